@@ -1,0 +1,1 @@
+//! segmentry-coordinator.

@@ -1,0 +1,1 @@
+//! The storage node: wiring, configuration, `run()`.

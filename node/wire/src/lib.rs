@@ -1,0 +1,1 @@
+//! segmentry-wire.
