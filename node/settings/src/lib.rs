@@ -6,9 +6,15 @@
 //! - [`cluster`]: persistent cluster settings.
 //! - [`units`]: time and byte values as OpenSearch writes them (`5s`, `512mb`, `-1`).
 //! - [`admin`]: the JSON shapes of the node's admin API, which the operator and `segmentry up` speak.
+//! - [`flat`]: nested and flat JSON forms, and the rendering of `_settings`.
+//! - [`unsupported`]: OpenSearch's settings that have no effect here, refused by name.
 
 pub mod admin;
+pub mod cluster;
+pub mod flat;
 pub mod index;
+pub mod units;
+pub mod unsupported;
 
 use serde::{Deserialize, Serialize};
 
@@ -38,3 +44,51 @@ pub enum Durability {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(pub String);
+
+impl ReplicationType {
+    /// As written in settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Document => "DOCUMENT",
+            Self::Segment => "SEGMENT",
+        }
+    }
+
+    /// Reads a setting's value; case does not matter, as in OpenSearch.
+    ///
+    /// # Errors
+    /// Any other word.
+    pub fn parse(text: &str) -> Result<Self, SettingError> {
+        match text.trim().to_ascii_uppercase().as_str() {
+            "DOCUMENT" => Ok(Self::Document),
+            "SEGMENT" => Ok(Self::Segment),
+            _ => Err(SettingError(format!(
+                "Could not parse ReplicationStrategy for [{text}]"
+            ))),
+        }
+    }
+}
+
+impl Durability {
+    /// As written in settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Async => "async",
+        }
+    }
+
+    /// Reads the value of setting `key`; case does not matter, as in OpenSearch.
+    ///
+    /// # Errors
+    /// Any other word.
+    pub fn parse(key: &str, text: &str) -> Result<Self, SettingError> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "request" => Ok(Self::Request),
+            "async" => Ok(Self::Async),
+            _ => Err(SettingError(format!(
+                "failed to parse value [{text}] for setting [{key}], must be [request] or [async]"
+            ))),
+        }
+    }
+}
