@@ -15,6 +15,17 @@
 //!   to. `TermPerActivation`: every activation is a new term. A join with a changed boot id clears `active` of that node's
 //!   primaries; the manager then activates one in-sync copy (the same or another) under `term + 1`.
 //! - A shard whose `created` is false has never acknowledged anything: only then may its primary start from nothing.
+//!
+//! Files: types here; [`ClusterState::apply`] in `apply`; questions in [`lookup`]; document routing in [`routing`]; what
+//! always holds in [`invariants`].
+
+mod apply;
+mod id;
+pub mod invariants;
+pub mod lookup;
+pub mod routing;
+
+pub use lookup::CopyState;
 
 use segmentry_mapping::Mapping;
 use segmentry_settings::{admin, index::IndexSettings};
@@ -47,6 +58,7 @@ pub struct ShardId {
 
 /// Everything the nodes agree on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
+#[serde(default)]
 pub struct ClusterState {
     /// Grows by one with each applied Change (also with a refused one).
     pub version: u64,
@@ -80,16 +92,22 @@ pub struct Node {
     /// `host:port` of REST.
     pub rest_address: String,
     /// This process start; none until the node said hello.
+    #[serde(default)]
     pub boot_id: Option<BootId>,
     /// False from the manager's `NodeLost` until the next `NodeJoined`.
+    #[serde(default)]
     pub alive: bool,
     /// Program version.
+    #[serde(default)]
     pub version: String,
     /// Data format written and formats readable.
+    #[serde(default)]
     pub format_written: u32,
     /// See `format_written`.
+    #[serde(default)]
     pub formats_readable: BTreeSet<u32>,
     /// Volume identity (PVC uid).
+    #[serde(default)]
     pub disk_id: Option<String>,
 }
 
@@ -103,12 +121,15 @@ pub struct Index {
     /// Settings in force.
     pub settings: IndexSettings,
     /// Grows with each change of settings.
+    #[serde(default)]
     pub settings_version: u64,
     /// Fields. Its own `version` grows with each addition.
     pub mapping: Arc<Mapping>,
     /// The declared object, if any.
+    #[serde(default)]
     pub owner: Option<admin::Owner>,
     /// Milliseconds since 1970, from the proposer.
+    #[serde(default)]
     pub created_ms: u64,
     /// By shard number.
     pub shards: Vec<Shard>,
@@ -124,18 +145,23 @@ pub struct Shard {
     /// Identity of the operation history; changes only when a loss was recorded.
     pub history: uuid::Uuid,
     /// True once an activation was reported started; from then on no copy may start from nothing.
+    #[serde(default)]
     pub created: bool,
     /// The primary's copy in `term`.
+    #[serde(default)]
     pub primary: Option<AllocationId>,
     /// The process that the activation of `term` was given to; none while the shard waits for one.
+    #[serde(default)]
     pub active: Option<BootId>,
     /// True once the active primary said that it admits writes (`PrimaryStarted`).
+    #[serde(default)]
     pub started: bool,
     /// Copies that hold every acknowledged operation.
     pub in_sync: BTreeSet<AllocationId>,
     /// All copies, listed where they are or are being built.
     pub copies: Vec<ShardCopy>,
     /// Why no copy can be activated or assigned, for people.
+    #[serde(default)]
     pub unassigned_reason: Option<String>,
 }
 
@@ -146,7 +172,9 @@ pub struct ShardCopy {
     pub allocation: AllocationId,
     /// Where.
     pub node: NodeId,
-    /// Set when its node reported that it cannot open it; kept until it is replaced. Never the reason to delete files.
+    /// Set when its node reported that it cannot open it; kept until it is replaced, or until a new process start of its
+    /// node tries again. Never the reason to delete files.
+    #[serde(default)]
     pub broken: Option<String>,
 }
 
@@ -174,8 +202,10 @@ pub enum Change {
         /// Which process start.
         boot_id: BootId,
     },
-    /// A new member takes the place of one whose disk is gone; its copies leave `copies` and, where another in-sync copy
-    /// remains, `in_sync`. Precondition: `lost` is a member and not alive; epoch.
+    /// A new member takes the place of one whose disk is gone; its copies leave `copies` and `in_sync` where another in-sync
+    /// copy remains. The last in-sync copy stays listed on the lost id: the shard is red until a person decides. A shard
+    /// that was never `created` starts on the new node instead. Precondition: `lost` is a member and not alive; epoch. A
+    /// no-op where it happened already.
     ReplaceNode {
         /// Operator's epoch.
         epoch: u64,
@@ -184,7 +214,8 @@ pub enum Change {
         /// Who comes.
         node: Node,
     },
-    /// A new index with its first assignment. Precondition: the name is free.
+    /// A new index with its first assignment. Precondition: the name is free, and the index is complete: every shard has a
+    /// primary that is its only in-sync copy, on members, in term 0.
     CreateIndex {
         /// Operator's epoch; none over REST.
         epoch: Option<u64>,
@@ -258,7 +289,8 @@ pub enum Change {
         /// Which process.
         boot_id: BootId,
     },
-    /// The activation admits writes. Precondition: term and boot id are the recorded ones.
+    /// The activation is about to admit writes: the first is admitted only after this is applied, for until then a new shard
+    /// may be started elsewhere from nothing. Precondition: term and boot id are the recorded ones.
     PrimaryStarted {
         /// Which.
         shard: ShardId,
@@ -268,7 +300,7 @@ pub enum Change {
         boot_id: BootId,
     },
     /// The active primary stops by itself (engine failure, failed sync). Precondition: term. The shard then waits for an
-    /// activation; the copy stays in the in-sync set unless another one is there.
+    /// activation; the copy leaves the in-sync set and the list where another in-sync copy is on a live node, else it stays.
     PrimaryFailed {
         /// Which.
         shard: ShardId,
@@ -276,6 +308,19 @@ pub enum Change {
         term: u64,
         /// Why, for people.
         reason: String,
+    },
+    /// The primary of a shard that was never `created` moves to another node, as a new incarnation that is the only in-sync
+    /// copy: nothing was acknowledged yet. Replicas that are listed stay. Precondition: term, not created, `node` has no
+    /// copy, and the recorded primary has no live process.
+    MoveUncreated {
+        /// Which.
+        shard: ShardId,
+        /// Recorded term.
+        term: u64,
+        /// New incarnation.
+        allocation: AllocationId,
+        /// Where.
+        node: NodeId,
     },
     /// A replica to build. Precondition: term; the node has no copy of the shard.
     AssignReplica {
@@ -295,7 +340,8 @@ pub enum Change {
         /// Which copy.
         allocation: AllocationId,
     },
-    /// A recovered copy holds everything. Precondition: term is the recorded one, the copy is listed.
+    /// A recovered copy holds everything. Precondition: term is the recorded one and has an active process, the copy is
+    /// listed and not broken.
     AddInSync {
         /// Which.
         shard: ShardId,
@@ -305,7 +351,7 @@ pub enum Change {
         allocation: AllocationId,
     },
     /// A copy leaves the in-sync set and the list. Precondition: term is the recorded one; it is not the primary and not the
-    /// last in-sync copy.
+    /// last in-sync copy. A no-op where it is not listed any more.
     FailCopy {
         /// Which.
         shard: ShardId,
@@ -316,7 +362,7 @@ pub enum Change {
         /// Why, for people.
         reason: String,
     },
-    /// A node cannot open a copy that is listed on it. Precondition: listed.
+    /// A node cannot open a copy that is listed on it. Ends the activation where it is the primary's. Precondition: listed.
     CopyBroken {
         /// Which.
         shard: ShardId,
