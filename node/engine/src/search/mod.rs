@@ -1,0 +1,1 @@
+//! Compiles `query` syntax trees to tantivy, runs them, merges partial results.
