@@ -199,16 +199,15 @@ impl WordStream<'_> {
         while let Some((offset, character)) = characters.next() {
             let next = class(character);
             let goes_on = match (last, next) {
-                (_, Class::Mark) => true,
                 (_, Class::Other) => {
                     // A joiner stays inside only if the same kind goes on behind it.
                     joins(character, last)
                         && characters.peek().is_some_and(|(_, after)| class(*after) == last)
                 }
-                (Class::Single, _) | (_, Class::Single) => false,
-                (Class::Katakana, Class::Katakana | Class::Connector)
+                (_, Class::Mark)
+                | (Class::Katakana, Class::Katakana | Class::Connector)
                 | (Class::Connector, Class::Katakana) => true,
-                (Class::Katakana, _) | (_, Class::Katakana) => false,
+                (Class::Single | Class::Katakana, _) | (_, Class::Single | Class::Katakana) => false,
                 _ => true,
             };
             count += 1;

@@ -1,0 +1,513 @@
+//! Checkpoints: a meta and its files, given to other copies and taken from them.
+//!
+//! Giving: [`Engine::pin_checkpoint`] keeps the files of the current meta until the pin is dropped or taken away.
+//!
+//! Taking, on a copy without a writer: [`Engine::missing_files`] says what to fetch; each file goes through a [`FileSink`], which
+//! refuses bytes that differ from the checkpoint; [`Engine::install`] puts the meta in force and makes it visible. Files are
+//! known by (name, length, checksum): a name that is taken by other bytes gets the new ones under another name in the directory,
+//! and nothing that the durable commit needs is touched. The next flush makes the checkpoint durable.
+
+use crate::{
+    CommitPayload, Engine, EngineError,
+    directory::{Shared, State},
+    meta::{Meta, Stored},
+    writer::Slot,
+};
+use bytes::Bytes;
+use segmentry_vfs::VfsFile;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// One file of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileMeta {
+    /// Name for tantivy.
+    pub name: String,
+    /// Bytes.
+    pub len: u64,
+    /// crc32 of all bytes as they lie on the disk.
+    pub crc: u32,
+}
+
+/// A meta with its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Grows with each meta of the shard; the primary term is in its high bits.
+    pub meta_version: u64,
+    /// Facts of the commit.
+    pub payload: CommitPayload,
+    /// All files that the meta names.
+    pub files: Vec<FileMeta>,
+    /// tantivy's meta.
+    pub meta: Bytes,
+    /// When it was published, milliseconds since 1970, by its primary's clock.
+    pub created_ms: u64,
+}
+
+/// Pins and files that are being received.
+#[derive(Default)]
+pub(crate) struct Receiving {
+    /// Complete files of no checkpoint yet: what they are → name in the directory.
+    staged: HashMap<FileMeta, String>,
+    /// Makes temporary names.
+    next: u64,
+    pins: Arc<parking_lot::Mutex<Pins>>,
+}
+
+#[derive(Default)]
+struct Pins {
+    next: u64,
+    held: HashMap<u64, Pin>,
+}
+
+struct Pin {
+    since: Instant,
+    names: Vec<String>,
+}
+
+/// Gives up one hold on a name in the directory.
+pub(crate) fn unpin(state: &mut State, disk_name: &str) {
+    if let Some(count) = state.pinned.get_mut(disk_name) {
+        *count -= 1;
+        if *count == 0 {
+            state.pinned.remove(disk_name);
+        }
+    }
+}
+
+/// A checkpoint whose files stay until this is dropped, or until [`Engine::end_pins`] takes it away.
+pub struct PinnedCheckpoint {
+    checkpoint: Checkpoint,
+    /// Name → name in the directory.
+    names: HashMap<String, String>,
+    id: u64,
+    pins: Arc<parking_lot::Mutex<Pins>>,
+    shared: Arc<Shared>,
+}
+
+impl PinnedCheckpoint {
+    /// What is pinned.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// Opens one of its files. The handle stays good after the pin has ended.
+    ///
+    /// Errors: [`EngineError::PinEnded`], [`EngineError::MissingFile`] for a name that is not in the checkpoint.
+    pub fn open(&self, name: &str) -> Result<Box<dyn VfsFile>, EngineError> {
+        let disk_name = self
+            .names
+            .get(name)
+            .ok_or_else(|| EngineError::MissingFile(name.to_owned()))?;
+        // Under the lock, so that the pin does not end between the look and the opening.
+        let pins = self.pins.lock();
+        if !pins.held.contains_key(&self.id) {
+            return Err(EngineError::PinEnded);
+        }
+        self.shared
+            .fs
+            .open(&self.shared.dir.join(disk_name))
+            .map_err(EngineError::io(format!("open [{disk_name}]")))
+    }
+
+    /// Length and crc32 of a file as it is on the disk now.
+    pub(crate) fn checksum(&self, name: &str) -> Result<(u64, u32), EngineError> {
+        let file = self.open(name)?;
+        let mut hasher = crc32fast::Hasher::new();
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let count = file
+                .read_at(&mut buffer, at)
+                .map_err(EngineError::io(format!("read [{name}]")))?;
+            if count == 0 {
+                return Ok((at, hasher.finalize()));
+            }
+            hasher.update(&buffer[..count]);
+            at += count as u64;
+        }
+    }
+}
+
+impl Drop for PinnedCheckpoint {
+    fn drop(&mut self) {
+        let pin = self.pins.lock().held.remove(&self.id);
+        release(&self.shared, pin);
+    }
+}
+
+fn release(shared: &Shared, pin: impl IntoIterator<Item = Pin>) {
+    let mut state = shared.state.lock();
+    for name in pin.into_iter().flat_map(|pin| pin.names) {
+        unpin(&mut state, &name);
+    }
+    shared.release(&mut state);
+}
+
+fn checkpoint_of(meta: &Meta) -> Checkpoint {
+    Checkpoint {
+        meta_version: meta.version,
+        payload: meta.payload.clone(),
+        files: meta.files.iter().map(Stored::meta).collect(),
+        meta: meta.bytes.clone(),
+        created_ms: meta.created_ms,
+    }
+}
+
+/// A file on its way in. Dropped unfinished, it leaves nothing.
+pub struct FileSink<'e> {
+    engine: &'e Engine,
+    expected: FileMeta,
+    disk_name: String,
+    file: Box<dyn VfsFile>,
+    written: u64,
+    crc: crc32fast::Hasher,
+    finished: bool,
+}
+
+impl FileSink<'_> {
+    /// Takes the next bytes.
+    ///
+    /// Errors: more bytes than expected, or the file system's.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), EngineError> {
+        if self.written + bytes.len() as u64 > self.expected.len {
+            return Err(self.differs(self.written + bytes.len() as u64));
+        }
+        self.file
+            .write_at(bytes, self.written)
+            .map_err(EngineError::io(format!("write [{}]", self.disk_name)))?;
+        self.crc.update(bytes);
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Checks length and checksum, and keeps the file for [`Engine::install`].
+    pub fn finish(mut self) -> Result<(), EngineError> {
+        if self.written != self.expected.len || self.crc.clone().finalize() != self.expected.crc {
+            return Err(self.differs(self.written));
+        }
+        self.engine
+            .receiving
+            .lock()
+            .staged
+            .insert(self.expected.clone(), self.disk_name.clone());
+        self.finished = true;
+        Ok(())
+    }
+
+    fn differs(&self, len: u64) -> EngineError {
+        EngineError::Received {
+            file: self.expected.name.clone(),
+            len,
+            crc: self.crc.clone().finalize(),
+            expected_len: self.expected.len,
+            expected_crc: self.expected.crc,
+        }
+    }
+}
+
+impl Drop for FileSink<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            let path = self.engine.shared.dir.join(&self.disk_name);
+            if let Err(error) = self.engine.shared.fs.remove(&path) {
+                // The next opening removes it.
+                tracing::warn!(file = %path.display(), %error, "an incomplete file stays");
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// The current meta with its files.
+    pub fn checkpoint(&self) -> Checkpoint {
+        checkpoint_of(&self.shared.state.lock().current)
+    }
+
+    /// The same, and its files stay.
+    pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
+        let pins = Arc::clone(&self.receiving.lock().pins);
+        let meta = {
+            let mut state = self.shared.state.lock();
+            let meta = Arc::clone(&state.current);
+            for stored in &meta.files {
+                *state.pinned.entry(stored.disk_name.clone()).or_insert(0) += 1;
+            }
+            meta
+        };
+        let names = meta.files.iter().map(|stored| stored.disk_name.clone()).collect();
+        let id = {
+            let mut pins = pins.lock();
+            pins.next += 1;
+            let id = pins.next;
+            pins.held.insert(
+                id,
+                Pin {
+                    since: Instant::now(),
+                    names,
+                },
+            );
+            id
+        };
+        PinnedCheckpoint {
+            checkpoint: checkpoint_of(&meta),
+            names: meta
+                .files
+                .iter()
+                .map(|stored| (stored.name.clone(), stored.disk_name.clone()))
+                .collect(),
+            id,
+            pins,
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Takes away the pins that are older than `age`; answers how many. Their holders get [`EngineError::PinEnded`].
+    pub fn end_pins(&self, age: Duration) -> usize {
+        let pins = Arc::clone(&self.receiving.lock().pins);
+        let ended: Vec<Pin> = {
+            let mut pins = pins.lock();
+            let old: Vec<u64> = pins
+                .held
+                .iter()
+                .filter(|(_, pin)| pin.since.elapsed() >= age)
+                .map(|(id, _)| *id)
+                .collect();
+            old.iter().filter_map(|id| pins.held.remove(id)).collect()
+        };
+        let count = ended.len();
+        release(&self.shared, ended);
+        count
+    }
+
+    /// Bytes of files that only pins keep.
+    pub(crate) fn pinned_bytes(&self, state: &State, current: &HashSet<&str>) -> u64 {
+        let durable: HashSet<&str> = state
+            .durable
+            .iter()
+            .flat_map(|meta| meta.files.iter().map(|stored| stored.disk_name.as_str()))
+            .collect();
+        state
+            .pinned
+            .keys()
+            .filter(|name| !current.contains(name.as_str()) && !durable.contains(name.as_str()))
+            // A file that cannot be looked at counts as nothing; reading it will tell.
+            .map(|name| self.shared.fs.len(&self.shared.dir.join(name)).unwrap_or(0))
+            .sum()
+    }
+
+    /// Files of a checkpoint that are neither here nor received.
+    pub fn missing_files(&self, checkpoint: &Checkpoint) -> Vec<FileMeta> {
+        let receiving = self.receiving.lock();
+        let state = self.shared.state.lock();
+        checkpoint
+            .files
+            .iter()
+            .filter(|file| {
+                !receiving.staged.contains_key(*file)
+                    && state
+                        .live
+                        .get(&file.name)
+                        .is_none_or(|stored| stored.meta() != **file)
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Begins to receive a file of a checkpoint.
+    pub fn receive_file(&self, expected: FileMeta) -> Result<FileSink<'_>, EngineError> {
+        if expected.name.is_empty()
+            || expected.name.starts_with('.')
+            || expected.name.contains(['/', '\\', '~', '\0'])
+        {
+            return Err(EngineError::InvalidCheckpoint(format!(
+                "file name [{}]",
+                expected.name.escape_debug()
+            )));
+        }
+        let mut receiving = self.receiving.lock();
+        receiving.next += 1;
+        let disk_name = format!("{}.{}.part", expected.name, receiving.next);
+        let path = self.shared.dir.join(&disk_name);
+        let file = self
+            .shared
+            .fs
+            .create(&path)
+            .map_err(EngineError::io(format!("make [{}]", path.display())))?;
+        Ok(FileSink {
+            engine: self,
+            expected,
+            disk_name,
+            file,
+            written: 0,
+            crc: crc32fast::Hasher::new(),
+            finished: false,
+        })
+    }
+
+    /// Puts a received checkpoint in force and makes it visible. True if it was new.
+    ///
+    /// Before: every file is here or received, no writer is open, the mapping is at least `payload.mapping_version`. After: a
+    /// search sees exactly the checkpoint; files that it does not name go, apart from those of the durable commit and of pins. On an
+    /// error the old meta stays in force.
+    ///
+    /// Errors: [`EngineError::StaleCheckpoint`], [`EngineError::StaleTerm`] (`SegmentsMatchTerm`),
+    /// [`EngineError::MissingFile`], [`EngineError::WriterOpen`], [`EngineError::InvalidCheckpoint`].
+    pub fn install(&self, checkpoint: &Checkpoint) -> Result<bool, EngineError> {
+        let slot = self.writer.lock();
+        if let Slot::Open(_) = &*slot {
+            return Err(EngineError::WriterOpen);
+        }
+        let mut receiving = self.receiving.lock();
+        let old = {
+            let mut state = self.shared.state.lock();
+            state.check()?;
+            let current = Arc::clone(&state.current);
+            if checkpoint.payload.term < current.payload.term {
+                return Err(EngineError::StaleTerm {
+                    given: checkpoint.payload.term,
+                    known: current.payload.term,
+                });
+            }
+            if checkpoint.meta_version == current.version && checkpoint.meta == current.bytes {
+                return Ok(false);
+            }
+            if checkpoint.meta_version <= current.version {
+                return Err(EngineError::StaleCheckpoint {
+                    given: checkpoint.meta_version,
+                    known: current.version,
+                });
+            }
+            let live = self.place(&mut state, &mut receiving, checkpoint)?;
+            let meta = Meta::read(
+                checkpoint.meta_version,
+                checkpoint.created_ms,
+                checkpoint.meta.clone(),
+                &live,
+            )?;
+            if meta.files.len() != checkpoint.files.len() || meta.payload != checkpoint.payload {
+                return Err(EngineError::InvalidCheckpoint(
+                    "its list of files or its payload differs from its meta".to_owned(),
+                ));
+            }
+            self.shared.fence(&mut state);
+            let old_live = std::mem::replace(&mut state.live, live);
+            if let Err(error) = state.publish(
+                checkpoint.meta_version,
+                checkpoint.created_ms,
+                checkpoint.meta.clone(),
+            ) {
+                self.put_back(&mut state, current, old_live);
+                return Err(error);
+            }
+            (current, old_live)
+        };
+        let reloaded = self.reload();
+        let mut state = self.shared.state.lock();
+        let (old_meta, old_live) = old;
+        if let Err(error) = reloaded {
+            self.put_back(&mut state, old_meta, old_live);
+            return Err(error);
+        }
+        let kept: HashSet<String> = state
+            .live
+            .values()
+            .map(|stored| stored.disk_name.clone())
+            .collect();
+        state.doomed.extend(
+            old_live
+                .into_values()
+                .map(|stored| stored.disk_name)
+                .filter(|name| !kept.contains(name)),
+        );
+        let segments: HashSet<String> = state
+            .current
+            .segments
+            .iter()
+            .map(|segment| segment.id.clone())
+            .collect();
+        state.max_docs.retain(|segment, _| segments.contains(segment));
+        // What was received for checkpoints that were overtaken.
+        state
+            .doomed
+            .extend(receiving.staged.drain().map(|(_, name)| name));
+        self.shared.release(&mut state);
+        Ok(true)
+    }
+
+    /// Undoes a publication that could not be shown. The old meta's files are all still here.
+    fn put_back(&self, state: &mut State, meta: Arc<Meta>, live: HashMap<String, Stored>) {
+        let new = std::mem::replace(&mut state.live, live);
+        state.current = meta;
+        let kept: HashSet<String> = state
+            .live
+            .values()
+            .map(|stored| stored.disk_name.clone())
+            .collect();
+        state.doomed.extend(
+            new.into_values()
+                .map(|stored| stored.disk_name)
+                .filter(|name| !kept.contains(name)),
+        );
+        self.shared.release(state);
+    }
+
+    /// Gives each file of a checkpoint its place in the directory.
+    fn place(
+        &self,
+        state: &mut State,
+        receiving: &mut Receiving,
+        checkpoint: &Checkpoint,
+    ) -> Result<HashMap<String, Stored>, EngineError> {
+        let known = |state: &State, file: &FileMeta| {
+            state
+                .live
+                .get(&file.name)
+                .filter(|stored| stored.meta() == *file)
+                .cloned()
+        };
+        if let Some(missing) = checkpoint
+            .files
+            .iter()
+            .find(|file| !receiving.staged.contains_key(*file) && known(state, file).is_none())
+        {
+            return Err(EngineError::MissingFile(missing.name.clone()));
+        }
+        let mut live = HashMap::new();
+        for file in &checkpoint.files {
+            let stored = match (known(state, file), receiving.staged.get(file)) {
+                (Some(stored), _) => stored,
+                (None, Some(part)) => {
+                    let disk_name = self
+                        .shared
+                        .free_name(state, &file.name)
+                        .map_err(EngineError::io(format!("find a name for [{}]", file.name)))?;
+                    let dir = &self.shared.dir;
+                    self.shared
+                        .fs
+                        .rename(&dir.join(part), &dir.join(&disk_name))
+                        .map_err(EngineError::io(format!("rename [{part}] to [{disk_name}]")))?;
+                    state.dirty.insert(disk_name.clone());
+                    // Should a later step fail, the file is still known as received.
+                    receiving.staged.insert(file.clone(), disk_name.clone());
+                    Stored {
+                        name: file.name.clone(),
+                        disk_name,
+                        len: file.len,
+                        crc: file.crc,
+                    }
+                }
+                (None, None) => return Err(EngineError::MissingFile(file.name.clone())),
+            };
+            live.insert(file.name.clone(), stored);
+        }
+        for file in &checkpoint.files {
+            receiving.staged.remove(file);
+        }
+        Ok(live)
+    }
+}
