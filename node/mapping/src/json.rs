@@ -412,7 +412,7 @@ fn leaf(
             ("type" | "fields", _) => continue,
             ("index", _) => field.indexed = truth(value).ok_or_else(bad)?,
             ("doc_values", kind) if kind != FieldType::Text => {
-                field.doc_values = truth(value).ok_or_else(bad)?
+                field.doc_values = truth(value).ok_or_else(bad)?;
             }
             ("analyzer", FieldType::Text) => field.analyzer = Some(analyzer(path, value)?),
             ("search_analyzer", FieldType::Text) => {
