@@ -1,6 +1,5 @@
 //! Values of columns as order-preserving `u64` codes, which is how columns keep them: comparing codes compares values.
 
-use crate::schema;
 use segmentry_mapping::{
     Field as MappedField, FieldType,
     date::{DEFAULT_FORMAT, Formats},
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tantivy::{
     SegmentReader,
     columnar::{Column, ColumnType, StrColumn},
-    f64_to_u64, i64_to_u64, u64_to_f64, u64_to_i64,
+    f64_to_u64, i64_to_u64,
 };
 
 /// What the codes of a column mean.
@@ -51,16 +50,6 @@ impl Coding {
             Self::Keyword => ColumnType::Str,
         }
     }
-
-    /// A code as a number, as metrics take it.
-    #[inline]
-    pub fn number(&self, code: u64) -> f64 {
-        match self {
-            Self::Long | Self::Date(_) => u64_to_i64(code) as f64,
-            Self::Double => u64_to_f64(code),
-            Self::Unsigned | Self::Boolean | Self::Keyword => code as f64,
-        }
-    }
 }
 
 /// Code of a whole number or a date.
@@ -90,7 +79,10 @@ impl Codes {
     /// Opens the column of a tantivy field; none where the segment has none, or no value at all.
     pub fn open(segment: &SegmentReader, name: &str, coding: &Coding) -> tantivy::Result<Option<Self>> {
         // A field that is younger than the segment is in the schema of neither the segment's columns nor its data.
-        let Some((column, _)) = segment.fast_fields().u64_lenient_for_type(Some(&[coding.column_type()]), name)? else {
+        let Some((column, _)) = segment
+            .fast_fields()
+            .u64_lenient_for_type(Some(&[coding.column_type()]), name)?
+        else {
             return Ok(None);
         };
         let terms = match coding {
@@ -101,10 +93,5 @@ impl Codes {
             _ => None,
         };
         Ok(Some(Self { column, terms }))
-    }
-
-    /// Opens the column of a mapped path.
-    pub fn of_path(segment: &SegmentReader, path: &str, coding: &Coding) -> tantivy::Result<Option<Self>> {
-        Self::open(segment, &schema::tantivy_name(path), coding)
     }
 }

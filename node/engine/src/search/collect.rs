@@ -54,7 +54,11 @@ pub struct Pass<'a> {
 impl Pass<'_> {
     /// Runs over all segments.
     pub fn run(&self, aggregations: &mut ShardAggregations) -> Result<Collected, SearchError> {
-        let mut collected = Collected { total: 0, max_score: None, candidates: Vec::new() };
+        let mut collected = Collected {
+            total: 0,
+            max_score: None,
+            candidates: Vec::new(),
+        };
         for (ord, segment) in (0..).zip(self.searcher.segment_readers()) {
             self.segment(segment, ord, aggregations, &mut collected)?;
         }
@@ -69,13 +73,22 @@ impl Pass<'_> {
         collected: &mut Collected,
     ) -> Result<(), SearchError> {
         let alive = segment.alive_bitset();
-        let keys = if self.keep > 0 { Some(self.sort.open(segment, ord)?) } else { None };
+        let keys = if self.keep > 0 {
+            Some(self.sort.open(segment, ord)?)
+        } else {
+            None
+        };
         let mut leaf = Leaf {
             total: 0,
             max_score: None,
             docs: Vec::with_capacity(BLOCK),
             scores: Vec::new(),
-            best: keys.map(|keys| Best { keys, keep: self.keep, heap: BinaryHeap::new(), first: Vec::new() }),
+            best: keys.map(|keys| Best {
+                keys,
+                keep: self.keep,
+                heap: BinaryHeap::new(),
+                first: Vec::new(),
+            }),
             aggregations: aggregations.open(segment)?,
         };
         if self.scored {
@@ -93,7 +106,9 @@ impl Pass<'_> {
             self.weight.for_each_no_score(segment, &mut |docs| {
                 match alive {
                     None => leaf.docs.extend_from_slice(docs),
-                    Some(alive) => leaf.docs.extend(docs.iter().copied().filter(|&doc| alive.is_alive(doc))),
+                    Some(alive) => leaf
+                        .docs
+                        .extend(docs.iter().copied().filter(|&doc| alive.is_alive(doc))),
                 }
                 if leaf.docs.len() >= BLOCK {
                     leaf.flush();
@@ -160,10 +175,16 @@ impl Best {
     fn collect(&mut self, docs: &[DocId], scores: &[Score]) {
         let mut first = std::mem::take(&mut self.first);
         self.keys.first(docs, scores, &mut first);
+        let single = self.keys.is_single();
         for (at, (&doc, &first)) in docs.iter().zip(&first).enumerate() {
             let full = self.heap.len() >= self.keep;
             // Documents come in ascending order, so a tie with the worst on all keys never displaces it.
-            if full && self.heap.peek().is_some_and(|worst| first > worst.first) {
+            if full
+                && self
+                    .heap
+                    .peek()
+                    .is_some_and(|worst| first > worst.first || (single && first == worst.first))
+            {
                 continue;
             }
             let score = scores.get(at).copied().unwrap_or_default();
@@ -171,7 +192,12 @@ impl Best {
             if !self.keys.is_after(first, &rest) {
                 continue;
             }
-            let kept = Kept { first, rest, doc, score_bits: score.to_bits() };
+            let kept = Kept {
+                first,
+                rest,
+                doc,
+                score_bits: score.to_bits(),
+            };
             if !full {
                 self.heap.push(kept);
             } else if let Some(mut worst) = self.heap.peek_mut()

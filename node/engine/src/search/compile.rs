@@ -11,11 +11,16 @@ use super::{
 };
 use crate::{analysis, schema, schema::Located, view::View};
 use segmentry_mapping::{Field as MappedField, FieldType};
-use segmentry_query::{BoolQuery, MatchPhraseQuery, MatchQuery, Query as Tree, QueryError, RangeBound, RangeQuery, Scalar};
+use segmentry_query::{
+    BoolQuery, MatchPhraseQuery, MatchQuery, Query as Tree, QueryError, RangeBound, RangeQuery, Scalar,
+};
 use std::ops::Bound;
 use tantivy::{
     Term,
-    query::{AllQuery, BooleanQuery, BoostQuery, ConstScoreQuery, EmptyQuery, Occur, PhraseQuery, Query, TermQuery, TermSetQuery},
+    query::{
+        AllQuery, BooleanQuery, BoostQuery, ConstScoreQuery, EmptyQuery, Occur, PhraseQuery, Query,
+        TermQuery, TermSetQuery,
+    },
     schema::{Field, IndexRecordOption},
 };
 
@@ -61,9 +66,12 @@ impl<'a> Compiler<'a> {
 
     fn term(&self, path: &str, value: &Scalar, boost: f32) -> Compiled {
         match special(path)? {
-            Some(Special::Id) => return Ok(constant(self.ids(std::iter::once(value.text().as_str())), boost)),
+            Some(Special::Id) => {
+                return Ok(constant(self.ids(std::iter::once(value.text().as_str())), boost));
+            }
             Some(Special::Unsigned(name)) => {
-                let wanted = unsigned(value).map_or(Wanted::Codes(Vec::new()), |code| Wanted::Range(code..=code));
+                let wanted =
+                    unsigned(value).map_or(Wanted::Codes(Vec::new()), |code| Wanted::Range(code..=code));
                 return Ok(constant(column(name, Coding::Unsigned, wanted), boost));
             }
             None => {}
@@ -76,11 +84,20 @@ impl<'a> Compiler<'a> {
                 Ok(nothing())
             }
             Located::Field(mapped, handle) => match mapped.kind {
-                FieldType::Text => Ok(scored_term(Term::from_field_text(handle, &value.text()), IndexRecordOption::WithFreqs, boost)),
-                FieldType::Keyword if mapped.indexed => {
-                    Ok(scored_term(Term::from_field_text(handle, &value.text()), IndexRecordOption::Basic, boost))
-                }
-                FieldType::Keyword => Ok(constant(self.scan(mapped, Wanted::TextSet(vec![value.text()]))?, boost)),
+                FieldType::Text => Ok(scored_term(
+                    Term::from_field_text(handle, &value.text()),
+                    IndexRecordOption::WithFreqs,
+                    boost,
+                )),
+                FieldType::Keyword if mapped.indexed => Ok(scored_term(
+                    Term::from_field_text(handle, &value.text()),
+                    IndexRecordOption::Basic,
+                    boost,
+                )),
+                FieldType::Keyword => Ok(constant(
+                    self.scan(mapped, Wanted::TextSet(vec![value.text()]))?,
+                    boost,
+                )),
                 _ => {
                     let query = match self.equal(mapped, value)? {
                         None => nothing(),
@@ -102,7 +119,12 @@ impl<'a> Compiler<'a> {
     fn equal(&self, mapped: &MappedField, value: &Scalar) -> Result<values::CodeRange, SearchError> {
         let text = mapped.date_format();
         let formats = formats(text);
-        let dates = DateContext { now_ms: self.now_ms, formats: &formats, format_text: text, zone_minutes: 0 };
+        let dates = DateContext {
+            now_ms: self.now_ms,
+            formats: &formats,
+            format_text: text,
+            zone_minutes: 0,
+        };
         Ok(values::equal(mapped, value, dates)?)
     }
 
@@ -114,14 +136,26 @@ impl<'a> Compiler<'a> {
             _ => Term::from_field_i64(handle, tantivy::u64_to_i64(code)),
         };
         if mapped.indexed && range.start() == range.end() {
-            return Ok(Box::new(TermQuery::new(term(*range.start()), IndexRecordOption::Basic)));
+            return Ok(Box::new(TermQuery::new(
+                term(*range.start()),
+                IndexRecordOption::Basic,
+            )));
         }
         if mapped.indexed && !mapped.doc_values {
             if (*range.start(), *range.end()) == (0, u64::MAX) {
                 return self.exists(&mapped.name);
             }
-            let bound = |code: u64, open: u64| if code == open { Bound::Unbounded } else { Bound::Included(term(code)) };
-            return Ok(Box::new(tantivy::query::RangeQuery::new(bound(*range.start(), 0), bound(*range.end(), u64::MAX))));
+            let bound = |code: u64, open: u64| {
+                if code == open {
+                    Bound::Unbounded
+                } else {
+                    Bound::Included(term(code))
+                }
+            };
+            return Ok(Box::new(tantivy::query::RangeQuery::new(
+                bound(*range.start(), 0),
+                bound(*range.end(), u64::MAX),
+            )));
         }
         self.scan(mapped, Wanted::Range(range))
     }
@@ -130,7 +164,9 @@ impl<'a> Compiler<'a> {
     #[allow(clippy::unused_self, reason = "reads as the other ways to compile")]
     fn scan(&self, mapped: &MappedField, wanted: Wanted) -> Compiled {
         match Coding::of(mapped) {
-            Some(coding) if mapped.doc_values => Ok(column(&schema::tantivy_name(&mapped.name), coding, wanted)),
+            Some(coding) if mapped.doc_values => {
+                Ok(column(&schema::tantivy_name(&mapped.name), coding, wanted))
+            }
             _ => Err(QueryError::illegal(format!(
                 "Cannot search on field [{}] since it is not indexed and has no doc_values.",
                 mapped.name
@@ -149,7 +185,10 @@ impl<'a> Compiler<'a> {
                 let mut codes: Vec<u64> = list.iter().filter_map(unsigned).collect();
                 codes.sort_unstable();
                 codes.dedup();
-                return Ok(constant(column(name, Coding::Unsigned, Wanted::Codes(codes)), boost));
+                return Ok(constant(
+                    column(name, Coding::Unsigned, Wanted::Codes(codes)),
+                    boost,
+                ));
             }
             None => {}
         }
@@ -164,10 +203,13 @@ impl<'a> Compiler<'a> {
             Located::Field(mapped, handle) => (mapped, handle),
         };
         let query: Box<dyn Query> = match mapped.kind {
-            FieldType::Text | FieldType::Keyword if mapped.indexed => {
-                Box::new(TermSetQuery::new(list.iter().map(|value| Term::from_field_text(handle, &value.text()))))
+            FieldType::Text | FieldType::Keyword if mapped.indexed => Box::new(TermSetQuery::new(
+                list.iter()
+                    .map(|value| Term::from_field_text(handle, &value.text())),
+            )),
+            FieldType::Keyword | FieldType::Text => {
+                self.scan(mapped, Wanted::TextSet(list.iter().map(Scalar::text).collect()))?
             }
-            FieldType::Keyword | FieldType::Text => self.scan(mapped, Wanted::TextSet(list.iter().map(Scalar::text).collect()))?,
             _ => {
                 let (mut codes, mut ranges) = (Vec::new(), Vec::new());
                 for value in list {
@@ -205,13 +247,20 @@ impl<'a> Compiler<'a> {
             Some(Special::Unsigned(name)) => {
                 let mapped = MappedField::new(name, FieldType::Long);
                 let formats = formats("epoch_millis");
-                let dates = DateContext { now_ms: self.now_ms, formats: &formats, format_text: "epoch_millis", zone_minutes: 0 };
+                let dates = DateContext {
+                    now_ms: self.now_ms,
+                    formats: &formats,
+                    format_text: "epoch_millis",
+                    zone_minutes: 0,
+                };
                 let codes = values::between(&mapped, &query.lower, &query.upper, dates)?;
                 // Of the codes of signed numbers, those of the positive ones are the numbers themselves with the highest bit set.
                 let sign = super::coding::long(0);
-                let wanted = codes.filter(|range| *range.end() >= sign).map_or(Wanted::Codes(Vec::new()), |range| {
-                    Wanted::Range(range.start().saturating_sub(sign)..=range.end() - sign)
-                });
+                let wanted = codes
+                    .filter(|range| *range.end() >= sign)
+                    .map_or(Wanted::Codes(Vec::new()), |range| {
+                        Wanted::Range(range.start().saturating_sub(sign)..=range.end() - sign)
+                    });
                 return Ok(constant(column(name, Coding::Unsigned, wanted), query.boost));
             }
             None => {}
@@ -231,10 +280,13 @@ impl<'a> Compiler<'a> {
                 let (lower, upper) = (bound(&query.lower), bound(&query.upper));
                 match handle {
                     None => nothing(),
-                    Some(_) if (&lower, &upper) == (&Bound::Unbounded, &Bound::Unbounded) => self.exists(&query.field)?,
+                    Some(_) if (&lower, &upper) == (&Bound::Unbounded, &Bound::Unbounded) => {
+                        self.exists(&query.field)?
+                    }
                     Some(_) if mapped.doc_values => self.scan(mapped, Wanted::Texts(lower, upper))?,
                     Some(handle) => {
-                        let term = |bound: Bound<String>| bound.map(|text| Term::from_field_text(handle, &text));
+                        let term =
+                            |bound: Bound<String>| bound.map(|text| Term::from_field_text(handle, &text));
                         Box::new(tantivy::query::RangeQuery::new(term(lower), term(upper)))
                     }
                 }
@@ -242,9 +294,16 @@ impl<'a> Compiler<'a> {
             _ => {
                 let text = query.format.as_deref().unwrap_or(mapped.date_format());
                 let formats = formats(text);
-                let dates =
-                    DateContext { now_ms: self.now_ms, formats: &formats, format_text: text, zone_minutes: query.time_zone_minutes };
-                match (values::between(mapped, &query.lower, &query.upper, dates)?, handle) {
+                let dates = DateContext {
+                    now_ms: self.now_ms,
+                    formats: &formats,
+                    format_text: text,
+                    zone_minutes: query.time_zone_minutes,
+                };
+                match (
+                    values::between(mapped, &query.lower, &query.upper, dates)?,
+                    handle,
+                ) {
                     (None, _) | (_, None) => nothing(),
                     (Some(range), Some(handle)) => self.numeric(mapped, handle, range)?,
                 }
@@ -268,7 +327,12 @@ impl<'a> Compiler<'a> {
             Located::Unmapped => {
                 // An object exists where a leaf below it does.
                 let prefix = format!("{path}.");
-                let below = self.view.mapping().fields.iter().filter(|field| field.name.starts_with(&prefix));
+                let below = self
+                    .view
+                    .mapping()
+                    .fields
+                    .iter()
+                    .filter(|field| field.name.starts_with(&prefix));
                 let mut parts = Vec::new();
                 for field in below {
                     if field.doc_values || schema::needs_field_name(field) {
@@ -281,13 +345,26 @@ impl<'a> Compiler<'a> {
     }
 
     fn boolean(&self, query: &BoolQuery) -> Compiled {
-        let BoolQuery { must, filter, should, must_not, minimum_should_match, boost } = query;
+        let BoolQuery {
+            must,
+            filter,
+            should,
+            must_not,
+            minimum_should_match,
+            boost,
+        } = query;
         let written = minimum_should_match.map_or(0, |minimum| minimum.resolve(should.len()));
         // Where nothing is required, one of the optional clauses is, whatever was written.
-        let minimum = written.max(usize::from(!should.is_empty() && must.is_empty() && filter.is_empty()));
+        let minimum = written.max(usize::from(
+            !should.is_empty() && must.is_empty() && filter.is_empty(),
+        ));
         if must.is_empty() && filter.is_empty() && should.is_empty() {
             if must_not.is_empty() {
-                return Ok(if minimum > 0 { nothing() } else { constant(Box::new(AllQuery), *boost) });
+                return Ok(if minimum > 0 {
+                    nothing()
+                } else {
+                    constant(Box::new(AllQuery), *boost)
+                });
             }
             if minimum > 0 {
                 return Ok(nothing());
@@ -310,7 +387,10 @@ impl<'a> Compiler<'a> {
             // Only exclusions: all other documents match, with a score of zero.
             clauses.push((Occur::Must, constant(Box::new(AllQuery), 0.0)));
         }
-        Ok(boosted(Box::new(BooleanQuery::with_minimum_required_clauses(clauses, minimum)), *boost))
+        Ok(boosted(
+            Box::new(BooleanQuery::with_minimum_required_clauses(clauses, minimum)),
+            *boost,
+        ))
     }
 
     fn text(&self, query: &MatchQuery) -> Compiled {
@@ -322,19 +402,37 @@ impl<'a> Compiler<'a> {
         };
         let words = self.words(mapped, query.analyzer.as_deref(), &query.query)?;
         let Some(handle) = handle.filter(|_| !words.is_empty()) else {
-            return Ok(if words.is_empty() && query.zero_terms_all { constant(Box::new(AllQuery), query.boost) } else { nothing() });
+            return Ok(if words.is_empty() && query.zero_terms_all {
+                constant(Box::new(AllQuery), query.boost)
+            } else {
+                nothing()
+            });
         };
         let mut terms: Vec<Box<dyn Query>> = words
             .into_iter()
-            .map(|(_, word)| scored_term(Term::from_field_text(handle, &word), IndexRecordOption::WithFreqs, 1.0))
+            .map(|(_, word)| {
+                scored_term(
+                    Term::from_field_text(handle, &word),
+                    IndexRecordOption::WithFreqs,
+                    1.0,
+                )
+            })
             .collect();
         let compiled: Box<dyn Query> = match (terms.len(), query.all_words) {
             // As in OpenSearch, one word is no boolean query, and `minimum_should_match` is about those.
             (1, _) => terms.swap_remove(0),
-            (_, true) if query.minimum_should_match.is_some_and(|minimum| minimum.resolve(0) > 0) => nothing(),
+            (_, true)
+                if query
+                    .minimum_should_match
+                    .is_some_and(|minimum| minimum.resolve(0) > 0) =>
+            {
+                nothing()
+            }
             (_, true) => Box::new(BooleanQuery::intersection(terms)),
             (count, false) => {
-                let minimum = query.minimum_should_match.map_or(1, |minimum| minimum.resolve(count).max(1));
+                let minimum = query
+                    .minimum_should_match
+                    .map_or(1, |minimum| minimum.resolve(count).max(1));
                 Box::new(BooleanQuery::union_with_minimum_required_clauses(terms, minimum))
             }
         };
@@ -349,16 +447,25 @@ impl<'a> Compiler<'a> {
         };
         let words = self.words(mapped, query.analyzer.as_deref(), &query.query)?;
         let Some(handle) = handle.filter(|_| !words.is_empty()) else {
-            return Ok(if words.is_empty() && query.zero_terms_all { constant(Box::new(AllQuery), query.boost) } else { nothing() });
+            return Ok(if words.is_empty() && query.zero_terms_all {
+                constant(Box::new(AllQuery), query.boost)
+            } else {
+                nothing()
+            });
         };
         let first = words.first().map_or(0, |(position, _)| *position);
-        let mut terms: Vec<(usize, Term)> =
-            words.into_iter().map(|(position, word)| (position - first, Term::from_field_text(handle, &word))).collect();
+        let mut terms: Vec<(usize, Term)> = words
+            .into_iter()
+            .map(|(position, word)| (position - first, Term::from_field_text(handle, &word)))
+            .collect();
         if terms.len() == 1 {
             let (_, term) = terms.swap_remove(0);
             return Ok(scored_term(term, IndexRecordOption::WithFreqs, query.boost));
         }
-        Ok(boosted(Box::new(PhraseQuery::new_with_offset_and_slop(terms, query.slop)), query.boost * LUCENE_FACTOR))
+        Ok(boosted(
+            Box::new(PhraseQuery::new_with_offset_and_slop(terms, query.slop)),
+            query.boost * LUCENE_FACTOR,
+        ))
     }
 
     /// `match` on a field that is not analysed text is a `term`.
@@ -370,9 +477,18 @@ impl<'a> Compiler<'a> {
     }
 
     /// Words of a text with their positions.
-    fn words(&self, mapped: &MappedField, analyzer: Option<&str>, text: &Scalar) -> Result<Vec<(usize, String)>, SearchError> {
+    fn words(
+        &self,
+        mapped: &MappedField,
+        analyzer: Option<&str>,
+        text: &Scalar,
+    ) -> Result<Vec<(usize, String)>, SearchError> {
         if !mapped.indexed {
-            return Err(QueryError::illegal(format!("Cannot search on field [{}] since it is not indexed.", mapped.name)).into());
+            return Err(QueryError::illegal(format!(
+                "Cannot search on field [{}] since it is not indexed.",
+                mapped.name
+            ))
+            .into());
         }
         let name = analysis::tokenizer_name(analyzer.or(mapped.analyzer.as_deref()));
         let mut analyzer = self
@@ -427,7 +543,11 @@ fn unsigned(value: &Scalar) -> Option<u64> {
 }
 
 fn column(name: &str, coding: Coding, wanted: Wanted) -> Box<dyn Query> {
-    Box::new(ColumnQuery { name: name.to_owned(), coding, wanted })
+    Box::new(ColumnQuery {
+        name: name.to_owned(),
+        coding,
+        wanted,
+    })
 }
 
 fn nothing() -> Box<dyn Query> {
@@ -440,7 +560,11 @@ fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
 
 #[allow(clippy::float_cmp, reason = "exactly 1 is the default and changes nothing")]
 fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {
-    if boost == 1.0 { query } else { Box::new(BoostQuery::new(query, boost)) }
+    if boost == 1.0 {
+        query
+    } else {
+        Box::new(BoostQuery::new(query, boost))
+    }
 }
 
 fn scored_term(term: Term, option: IndexRecordOption, boost: f32) -> Box<dyn Query> {

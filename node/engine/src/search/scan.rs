@@ -4,8 +4,10 @@ use super::coding::{Codes, Coding};
 use std::ops::{Bound, RangeInclusive};
 use tantivy::{
     BitSet, DocId, Score, SegmentReader, TantivyError,
-    columnar::ColumnIndex,
-    query::{AllScorer, BitSetDocSet, ConstScorer, EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight},
+    columnar::{BytesColumn, ColumnIndex},
+    query::{
+        AllScorer, BitSetDocSet, ConstScorer, EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight,
+    },
 };
 
 /// Documents read from a column at a time; the matches of one block stay in the cache.
@@ -60,7 +62,9 @@ impl Weight for ColumnWeight {
     fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
         let mut scorer = self.scorer(reader, 1.0)?;
         if scorer.doc() > doc || scorer.seek(doc) != doc {
-            return Err(TantivyError::InvalidArgument(format!("document #({doc}) does not match")));
+            return Err(TantivyError::InvalidArgument(format!(
+                "document #({doc}) does not match"
+            )));
         }
         Ok(Explanation::new("column scan", 1.0))
     }
@@ -73,13 +77,15 @@ enum Matching {
 }
 
 fn wanted_codes(wanted: &Wanted, codes: &Codes) -> tantivy::Result<Matching> {
-    let dictionary = || codes.terms.as_ref().map(|terms| terms.dictionary());
+    let dictionary = || codes.terms.as_deref().map(BytesColumn::dictionary);
     Ok(match wanted {
         Wanted::Any => Matching::Range(0..=u64::MAX),
         Wanted::Range(range) => Matching::Range(range.clone()),
         Wanted::Codes(list) => Matching::Codes(list.clone()),
         Wanted::Texts(lower, upper) => {
-            let Some(dictionary) = dictionary() else { return Ok(Matching::None) };
+            let Some(dictionary) = dictionary() else {
+                return Ok(Matching::None);
+            };
             let bytes = |bound: &Bound<String>| match bound {
                 Bound::Included(text) => Bound::Included(text.clone().into_bytes()),
                 Bound::Excluded(text) => Bound::Excluded(text.clone().into_bytes()),
@@ -102,7 +108,9 @@ fn wanted_codes(wanted: &Wanted, codes: &Codes) -> tantivy::Result<Matching> {
             }
         }
         Wanted::TextSet(texts) => {
-            let Some(dictionary) = dictionary() else { return Ok(Matching::None) };
+            let Some(dictionary) = dictionary() else {
+                return Ok(Matching::None);
+            };
             let mut ords = Vec::with_capacity(texts.len());
             for text in texts {
                 ords.extend(dictionary.term_ord(text.as_bytes())?);
@@ -143,21 +151,27 @@ fn scan_range(codes: &Codes, range: RangeInclusive<u64>, max_doc: DocId, boost: 
 }
 
 fn scan_codes(codes: &Codes, wanted: &[u64], max_doc: DocId, boost: Score) -> Box<dyn Scorer> {
-    let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Box::new(EmptyScorer) };
+    let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else {
+        return Box::new(EmptyScorer);
+    };
     let mut matches = BitSet::with_max_value(max_doc);
     for doc in 0..max_doc {
-        if codes.column.values_for_doc(doc).any(|code| (*first..=*last).contains(&code) && wanted.binary_search(&code).is_ok()) {
+        if codes
+            .column
+            .values_for_doc(doc)
+            .any(|code| (*first..=*last).contains(&code) && wanted.binary_search(&code).is_ok())
+        {
             matches.insert(doc);
         }
     }
     scorer(matches, boost)
 }
 
+#[allow(clippy::len_zero, reason = "the set has no is_empty")]
 fn scorer(matches: BitSet, boost: Score) -> Box<dyn Scorer> {
-    if matches.is_empty() {
+    if matches.len() == 0 {
         // tantivy's set of an empty segment has no first block to look at.
         return Box::new(EmptyScorer);
     }
     Box::new(ConstScorer::new(BitSetDocSet::from(matches), boost))
 }
-

@@ -46,7 +46,9 @@ impl SortValue {
             Self::Null => serde_json::Value::Null,
             Self::Long(value) => (*value).into(),
             Self::Unsigned(value) => (*value).into(),
-            Self::Double(value) if value.is_infinite() => if *value > 0.0 { "Infinity" } else { "-Infinity" }.into(),
+            Self::Double(value) if value.is_infinite() => {
+                if *value > 0.0 { "Infinity" } else { "-Infinity" }.into()
+            }
             Self::Double(value) => (*value).into(),
             Self::Score(value) => super::result::score_json(*value),
             Self::Text(text) => text.clone().into(),
@@ -67,7 +69,13 @@ impl SortValue {
 /// Compares the values of one criterion, in its direction.
 fn compare_one(left: &SortValue, right: &SortValue, sort: &Sort) -> Ordering {
     use SortValue::{Long, Null, Text, Unsigned};
-    let missing = |left_is_missing: bool| if left_is_missing == (sort.missing == Missing::First) { Ordering::Less } else { Ordering::Greater };
+    let missing = |left_is_missing: bool| {
+        if left_is_missing == (sort.missing == Missing::First) {
+            Ordering::Less
+        } else {
+            Ordering::Greater
+        }
+    };
     let ascending = match (left, right) {
         (Null, Null) => return Ordering::Equal,
         (Null, _) => return missing(true),
@@ -78,9 +86,16 @@ fn compare_one(left: &SortValue, right: &SortValue, sort: &Sort) -> Ordering {
         // A field with different types in different indices.
         (Text(_), _) => Ordering::Greater,
         (_, Text(_)) => Ordering::Less,
-        (left, right) => left.number().unwrap_or_default().total_cmp(&right.number().unwrap_or_default()),
+        (left, right) => left
+            .number()
+            .unwrap_or_default()
+            .total_cmp(&right.number().unwrap_or_default()),
     };
-    if sort.order == Order::Asc { ascending } else { ascending.reverse() }
+    if sort.order == Order::Asc {
+        ascending
+    } else {
+        ascending.reverse()
+    }
 }
 
 /// Compares the sort values of two hits; equal ones are ordered by their shard.
@@ -98,7 +113,11 @@ enum Source {
     Score,
     Doc,
     /// tantivy's name of the column, and its codes; no name where no document has the field.
-    Column { name: Option<String>, coding: Coding, field: Option<MappedField> },
+    Column {
+        name: Option<String>,
+        coding: Coding,
+        field: Option<Box<MappedField>>,
+    },
 }
 
 struct Criterion {
@@ -123,9 +142,18 @@ impl SortPlan {
             criteria.push(criterion(view, sort)?);
         }
         if criteria.is_empty() {
-            criteria.push(Criterion { source: Source::Score, descending: true, missing_first: false, largest: true });
+            criteria.push(Criterion {
+                source: Source::Score,
+                descending: true,
+                missing_first: false,
+                largest: true,
+            });
         }
-        Ok(Self { criteria, after: request.search_after.clone(), now_ms: request.now_ms })
+        Ok(Self {
+            criteria,
+            after: request.search_after.clone(),
+            now_ms: request.now_ms,
+        })
     }
 
     /// Opens the columns of one segment.
@@ -135,8 +163,14 @@ impl SortPlan {
             let kind = match &criterion.source {
                 Source::Score => KeyKind::Score,
                 Source::Doc => KeyKind::Doc(segment_ord),
-                Source::Column { name: None, coding, .. } => KeyKind::Column(None, coding.clone()),
-                Source::Column { name: Some(name), coding, .. } => KeyKind::Column(Codes::open(segment, name, coding)?, coding.clone()),
+                Source::Column {
+                    name: None, coding, ..
+                } => KeyKind::Column(None, coding.clone()),
+                Source::Column {
+                    name: Some(name),
+                    coding,
+                    ..
+                } => KeyKind::Column(Codes::open(segment, name, coding)?.map(Box::new), coding.clone()),
             };
             keys.push(Key {
                 kind,
@@ -156,7 +190,11 @@ impl SortPlan {
                     .collect::<Result<Vec<_>, _>>()?,
             ),
         };
-        Ok(SegmentKeys { keys, after, buffer: Vec::new() })
+        Ok(SegmentKeys {
+            keys,
+            after,
+            buffer: Vec::new(),
+        })
     }
 }
 
@@ -176,18 +214,28 @@ fn criterion(view: &View, sort: &Sort) -> Result<Criterion, SearchError> {
             (_, Some(mapped)) => {
                 let coding = column_coding(mapped)?;
                 let name = view.fields().get(path).map(|_| schema::tantivy_name(path));
-                column(name, coding, Some(mapped.clone()))
+                column(name, coding, Some(Box::new(mapped.clone())))
             }
             (_, None) => match sort.unmapped_type.as_deref().and_then(FieldType::of_name) {
                 Some(kind) => {
                     let field = MappedField::new(path, kind);
-                    column(None, column_coding(&field)?, Some(field))
+                    column(None, column_coding(&field)?, Some(Box::new(field)))
                 }
-                None => return Err(QueryError::shard(format!("No mapping found for [{path}] in order to sort on")).into()),
+                None => {
+                    return Err(QueryError::shard(format!(
+                        "No mapping found for [{path}] in order to sort on"
+                    ))
+                    .into());
+                }
             },
         },
     };
-    Ok(Criterion { source, descending, missing_first: sort.missing == Missing::First, largest })
+    Ok(Criterion {
+        source,
+        descending,
+        missing_first: sort.missing == Missing::First,
+        largest,
+    })
 }
 
 /// The coding of a field's column, or OpenSearch's refusal where it has none.
@@ -212,7 +260,10 @@ pub fn column_coding(mapped: &MappedField) -> Result<Coding, SearchError> {
 
 fn after_key(criterion: &Criterion, key: &Key, value: &Scalar, now_ms: i64) -> Result<u64, SearchError> {
     let unreadable = |what: &str| {
-        SearchError::from(QueryError::illegal(format!("Failed to parse search_after value [{}] for a sort on {what}", value.text())))
+        SearchError::from(QueryError::illegal(format!(
+            "Failed to parse search_after value [{}] for a sort on {what}",
+            value.text()
+        )))
     };
     let number = |value: &Scalar| match value {
         Scalar::Long(value) => Some(*value as f64),
@@ -229,13 +280,19 @@ fn after_key(criterion: &Criterion, key: &Key, value: &Scalar, now_ms: i64) -> R
             _ => return Err(unreadable("_doc")),
         },
         (KeyKind::Column(..), _) if *value == Scalar::Null => return Ok(key.missing),
-        (KeyKind::Column(codes, Coding::Keyword), _) => match codes.as_ref().and_then(|codes| codes.terms.as_ref()) {
-            None => 1,
-            Some(terms) => match terms.dictionary().term_ord_or_next(value.text().as_bytes()).map_err(tantivy::TantivyError::from)? {
-                TermOrdHit::Exact(ord) => ord * 2 + 1,
-                TermOrdHit::Next(ord) => ord.min(terms.num_terms() as u64) * 2,
-            },
-        },
+        (KeyKind::Column(codes, Coding::Keyword), _) => {
+            match codes.as_ref().and_then(|codes| codes.terms.as_ref()) {
+                None => 1,
+                Some(terms) => match terms
+                    .dictionary()
+                    .term_ord_or_next(value.text().as_bytes())
+                    .map_err(tantivy::TantivyError::from)?
+                {
+                    TermOrdHit::Exact(ord) => ord * 2 + 1,
+                    TermOrdHit::Next(ord) => ord.min(terms.num_terms() as u64) * 2,
+                },
+            }
+        }
         (KeyKind::Column(_, Coding::Unsigned), _) => match value {
             Scalar::Long(value) => u64::try_from(*value).map_err(|_| unreadable("a sequence number"))?,
             Scalar::Unsigned(value) => *value,
@@ -255,12 +312,22 @@ fn after_key(criterion: &Criterion, key: &Key, value: &Scalar, now_ms: i64) -> R
             Scalar::Text(text) if text == "true" || text == "false" => u64::from(text == "true"),
             _ => return Err(unreadable("a boolean")),
         },
-        (KeyKind::Column(_, Coding::Long | Coding::Date(_)), Source::Column { field: Some(field), .. }) => match value {
+        (
+            KeyKind::Column(_, Coding::Long | Coding::Date(_)),
+            Source::Column {
+                field: Some(field), ..
+            },
+        ) => match value {
             Scalar::Long(value) => super::coding::long(*value),
             value => {
                 let text = field.date_format();
                 let formats = formats(text);
-                let dates = DateContext { now_ms, formats: &formats, format_text: text, zone_minutes: 0 };
+                let dates = DateContext {
+                    now_ms,
+                    formats: &formats,
+                    format_text: text,
+                    zone_minutes: 0,
+                };
                 values::code(field, value, dates)?.ok_or_else(|| unreadable(&format!("[{}]", field.name)))?
             }
         },
@@ -272,7 +339,7 @@ fn after_key(criterion: &Criterion, key: &Key, value: &Scalar, now_ms: i64) -> R
 enum KeyKind {
     Score,
     Doc(u32),
-    Column(Option<Codes>, Coding),
+    Column(Option<Box<Codes>>, Coding),
 }
 
 struct Key {
@@ -319,16 +386,20 @@ impl Key {
                     None => SortValue::Null,
                     Some(terms) => {
                         let mut text = String::new();
-                        terms.ord_to_str((code - 1) / 2, &mut text).map_err(tantivy::TantivyError::from)?;
+                        terms
+                            .ord_to_str((code - 1) / 2, &mut text)
+                            .map_err(tantivy::TantivyError::from)?;
                         SortValue::Text(text)
                     }
                 }
             }
             KeyKind::Column(_, Coding::Long | Coding::Date(_)) => SortValue::Long(u64_to_i64(code)),
             KeyKind::Column(_, Coding::Unsigned) => SortValue::Unsigned(code),
-            KeyKind::Column(_, Coding::Double) if key == self.missing => {
-                SortValue::Double(if code == 0 { f64::NEG_INFINITY } else { f64::INFINITY })
-            }
+            KeyKind::Column(_, Coding::Double) if key == self.missing => SortValue::Double(if code == 0 {
+                f64::NEG_INFINITY
+            } else {
+                f64::INFINITY
+            }),
             KeyKind::Column(_, Coding::Double) => SortValue::Double(u64_to_f64(code)),
             KeyKind::Column(_, Coding::Boolean) => SortValue::Long(match code {
                 0 if key == self.missing => i64::MIN,
@@ -363,12 +434,25 @@ impl SegmentKeys {
                 self.buffer.clear();
                 self.buffer.resize(docs.len(), None);
                 codes.column.first_vals(docs, &mut self.buffer);
-                into.extend(self.buffer.iter().map(|code| code.map_or(key.missing, |code| key.of_code(code))));
+                into.extend(
+                    self.buffer
+                        .iter()
+                        .map(|code| code.map_or(key.missing, |code| key.of_code(code))),
+                );
             }
             _ => {
-                into.extend(docs.iter().enumerate().map(|(at, &doc)| key.of(doc, scores.get(at).copied().unwrap_or_default())));
+                into.extend(
+                    docs.iter()
+                        .enumerate()
+                        .map(|(at, &doc)| key.of(doc, scores.get(at).copied().unwrap_or_default())),
+                );
             }
         }
+    }
+
+    /// True if the first key is the only one.
+    pub fn is_single(&self) -> bool {
+        self.keys.len() == 1
     }
 
     /// Keys after the first one.
@@ -387,6 +471,10 @@ impl SegmentKeys {
 
     /// Values of a document that was kept.
     pub fn values(&self, first: u64, rest: &[u64]) -> Result<Vec<SortValue>, SearchError> {
-        self.keys.iter().zip(std::iter::once(&first).chain(rest)).map(|(key, code)| key.value(*code)).collect()
+        self.keys
+            .iter()
+            .zip(std::iter::once(&first).chain(rest))
+            .map(|(key, code)| key.value(*code))
+            .collect()
     }
 }

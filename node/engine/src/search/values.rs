@@ -25,7 +25,10 @@ pub struct DateContext<'a> {
 }
 
 fn not_a_number(value: &Scalar) -> QueryError {
-    QueryError::shard(format!("failed to create query: For input string: \"{}\"", value.text()))
+    QueryError::shard(format!(
+        "failed to create query: For input string: \"{}\"",
+        value.text()
+    ))
 }
 
 fn number(value: &Scalar) -> Result<f64, QueryError> {
@@ -35,8 +38,13 @@ fn number(value: &Scalar) -> Result<f64, QueryError> {
         Scalar::Double(value) => Ok(*value),
         Scalar::Text(text) => {
             // Rust also reads `inf` and `nan`, which no client means.
-            let plain = text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E'));
-            text.parse::<f64>().ok().filter(|value| plain && value.is_finite()).ok_or_else(|| not_a_number(value))
+            let plain = text
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+' | b'e' | b'E'));
+            text.parse::<f64>()
+                .ok()
+                .filter(|value| plain && value.is_finite())
+                .ok_or_else(|| not_a_number(value))
         }
         Scalar::Bool(_) | Scalar::Null => Err(not_a_number(value)),
     }
@@ -54,7 +62,10 @@ fn whole(value: &Scalar) -> Result<(i64, i64, bool), QueryError> {
     }
     let value = number(value)?;
     let outside = !(-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&value);
-    #[allow(clippy::cast_possible_truncation, reason = "a cast of a float saturates, which is what is wanted")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "a cast of a float saturates, which is what is wanted"
+    )]
     Ok((value.floor() as i64, value.ceil() as i64, outside))
 }
 
@@ -64,18 +75,29 @@ pub fn equal(field: &MappedField, value: &Scalar, dates: DateContext<'_>) -> Res
     match field.kind {
         FieldType::Long | FieldType::Integer | FieldType::Short | FieldType::Byte => {
             let (low, high, outside) = whole(value)?;
-            Ok(if low == high && !outside { one(long(low)) } else { None })
+            Ok(if low == high && !outside {
+                one(long(low))
+            } else {
+                None
+            })
         }
         FieldType::Double | FieldType::Float => Ok(one(double(number(value)?))),
         FieldType::Boolean => Ok(one(u64::from(boolean(value)?))),
         // A date of lower precision means all of its moments.
-        FieldType::Date => Ok(Some(long(moment(value, dates, Fill::Low)?)..=long(moment(value, dates, Fill::High)?))),
+        FieldType::Date => Ok(Some(
+            long(moment(value, dates, Fill::Low)?)..=long(moment(value, dates, Fill::High)?),
+        )),
         FieldType::Keyword | FieldType::Text => Ok(None),
     }
 }
 
 /// Codes between two bounds of a field with a column of numbers, dates or booleans.
-pub fn between(field: &MappedField, lower: &RangeBound, upper: &RangeBound, dates: DateContext<'_>) -> Result<CodeRange, QueryError> {
+pub fn between(
+    field: &MappedField,
+    lower: &RangeBound,
+    upper: &RangeBound,
+    dates: DateContext<'_>,
+) -> Result<CodeRange, QueryError> {
     let low = match lower {
         RangeBound::Open => Some(0),
         RangeBound::Included(value) => lowest(field, value, true, dates)?,
@@ -92,7 +114,12 @@ pub fn between(field: &MappedField, lower: &RangeBound, upper: &RangeBound, date
     })
 }
 
-fn lowest(field: &MappedField, value: &Scalar, included: bool, dates: DateContext<'_>) -> Result<Option<u64>, QueryError> {
+fn lowest(
+    field: &MappedField,
+    value: &Scalar,
+    included: bool,
+    dates: DateContext<'_>,
+) -> Result<Option<u64>, QueryError> {
     Ok(match field.kind {
         FieldType::Long | FieldType::Integer | FieldType::Short | FieldType::Byte => {
             let (low, high, outside) = whole(value)?;
@@ -117,7 +144,12 @@ fn lowest(field: &MappedField, value: &Scalar, included: bool, dates: DateContex
     })
 }
 
-fn highest(field: &MappedField, value: &Scalar, included: bool, dates: DateContext<'_>) -> Result<Option<u64>, QueryError> {
+fn highest(
+    field: &MappedField,
+    value: &Scalar,
+    included: bool,
+    dates: DateContext<'_>,
+) -> Result<Option<u64>, QueryError> {
     Ok(match field.kind {
         FieldType::Long | FieldType::Integer | FieldType::Short | FieldType::Byte => {
             let (low, high, outside) = whole(value)?;
@@ -143,7 +175,14 @@ fn highest(field: &MappedField, value: &Scalar, included: bool, dates: DateConte
 }
 
 fn moment(value: &Scalar, dates: DateContext<'_>, fill: Fill) -> Result<i64, QueryError> {
-    date::resolve(&value.text(), dates.formats, dates.format_text, dates.now_ms, fill, dates.zone_minutes)
+    date::resolve(
+        &value.text(),
+        dates.formats,
+        dates.format_text,
+        dates.now_ms,
+        fill,
+        dates.zone_minutes,
+    )
 }
 
 fn boolean(value: &Scalar) -> Result<bool, QueryError> {

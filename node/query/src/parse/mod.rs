@@ -92,6 +92,9 @@ pub fn parse_search(body: &Value, params: &UrlParams, now_ms: i64) -> Result<Sea
         }
     }
     url::apply(&mut request, params)?;
+    if request.search_after.is_none() {
+        request.sort = sort::normalise(request.sort);
+    }
     check(&request)?;
     Ok(request)
 }

@@ -19,7 +19,7 @@ pub fn parse(value: &Value) -> Result<Vec<Sort>, QueryError> {
         }
         item => one(item, &mut sorts)?,
     }
-    Ok(normalise(sorts))
+    Ok(sorts)
 }
 
 /// A sort by score alone, highest first, is the default order.

@@ -36,7 +36,6 @@ pub fn apply(request: &mut SearchRequest, params: &UrlParams) -> Result<(), Quer
                     sort.unmapped_type = None;
                     request.sort.push(sort);
                 }
-                request.sort = sort::normalise(std::mem::take(&mut request.sort));
             }
             "_source" => match text.as_str() {
                 "true" | "" => request.source = SourceFilter::All,
