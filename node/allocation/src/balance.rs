@@ -136,7 +136,43 @@ pub fn assign_new(
             });
         }
     }
+    even_out(&mut shards, &mut loads);
     Ok(shards)
+}
+
+/// One choice at a time may crowd a node: replicas move from the fullest node to the emptiest one while that helps.
+fn even_out(shards: &mut [Shard], loads: &mut BTreeMap<NodeId, Load>) {
+    // Each move brings two counts closer together, so this ends; the bound only says so to the reader.
+    for _ in 0..shards.len() * loads.len() {
+        let by_count = |(id, l): (&NodeId, &Load)| (l.new_copies, l.name.clone(), *id);
+        let (Some(full), Some(empty)) = (loads.iter().map(by_count).max(), loads.iter().map(by_count).min())
+        else {
+            return;
+        };
+        if full.0 <= empty.0 + 1 {
+            return;
+        }
+        let movable = shards.iter_mut().find_map(|shard| {
+            let primary = shard.primary;
+            let free = shard.copy_on(empty.2).is_none();
+            shard
+                .copies
+                .iter_mut()
+                .find(|c| free && c.node == full.2 && Some(c.allocation) != primary)
+        });
+        let Some(copy) = movable else { return };
+        copy.node = empty.2;
+        for (node, up) in [(full.2, false), (empty.2, true)] {
+            if let Some(load) = loads.get_mut(&node) {
+                load.new_copies = if up {
+                    load.new_copies + 1
+                } else {
+                    load.new_copies - 1
+                };
+                load.copies = if up { load.copies + 1 } else { load.copies - 1 };
+            }
+        }
+    }
 }
 
 fn take(loads: &mut BTreeMap<NodeId, Load>, node: NodeId, primary: bool) {

@@ -170,3 +170,8 @@ impl ClusterState {
             .ok_or_else(|| Refusal::Invalid(format!("no such shard [{id}]")))
     }
 }
+
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod tests;
