@@ -207,6 +207,8 @@ proptest! {
         let mut mapping = Arc::new(base);
         for source in [source, second] {
             let bytes = serde_json::to_vec(&source).unwrap();
+            // As the reader sees it: its numbers may be one unit in the last place off.
+            let source: Value = serde_json::from_slice(&bytes).unwrap();
             let parser = Parser::new(Arc::clone(&mapping), Limits::default());
             match (parser.parse("id", &bytes), slow(&mapping, &source)) {
                 (Ok(parsed), Ok((values, grown))) => {
