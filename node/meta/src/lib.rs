@@ -23,7 +23,8 @@ mod store;
 mod transport;
 
 pub use memory::MemoryMeta;
-pub use raft::{RaftMeta, Timing};
+pub use raft::{MemberError, RaftMeta, Timing};
+pub use store::OpenError;
 pub use transport::{PeerAddr, RaftTransport, TransportError};
 
 use segmentry_state::{Change, ClusterState, NodeId, Refusal};

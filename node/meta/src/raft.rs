@@ -26,16 +26,14 @@ use tracing::{error, info, warn};
 /// How many outcomes of proposals are remembered, so that one which is sent again is not applied again.
 pub const REMEMBERED: usize = 4_096;
 
-/// A snapshot is due after this many log entries,
-const SNAPSHOT_EVERY: u64 = 1_000;
-/// or once the log file is this long (mappings can be large).
+/// A snapshot is due once the log file is this long, even after few entries (mappings can be large).
 const SNAPSHOT_ABOVE: u64 = 16 << 20;
-/// Entries that are kept behind a snapshot, for peers that are a little late.
-const KEEP_ENTRIES: u64 = 128;
+/// Entries that are kept behind a snapshot, for peers that are a little late: the interval of snapshots over this.
+const KEEP_SHARE: u64 = 8;
 /// How long a shutdown waits for each part.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// Heartbeats and elections. A follower elects after `election_max` (the leader's lease) plus its own random election timeout.
+/// Heartbeats, elections and snapshots. A follower elects after `election_max` (the leader's lease) plus its own random election timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Between heartbeats, and the deadline of one append.
@@ -44,6 +42,8 @@ pub struct Timing {
     pub election_min: Duration,
     /// Longest election timeout, and the lease.
     pub election_max: Duration,
+    /// Log entries between two snapshots.
+    pub snapshot_every: u64,
 }
 
 impl Default for Timing {
@@ -53,6 +53,7 @@ impl Default for Timing {
             heartbeat: Duration::from_millis(200),
             election_min: Duration::from_millis(400),
             election_max: Duration::from_millis(600),
+            snapshot_every: 1_000,
         }
     }
 }
@@ -227,10 +228,10 @@ fn config(timing: Timing) -> Result<Config, OpenError> {
         election_timeout_max: millis(timing.election_max),
         install_snapshot_timeout: 10_000,
         max_payload_entries: 64,
-        replication_lag_threshold: 2 * SNAPSHOT_EVERY,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_EVERY),
+        replication_lag_threshold: 2 * timing.snapshot_every,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(timing.snapshot_every),
         snapshot_max_chunk_size: 1 << 20,
-        max_in_snapshot_log_to_keep: KEEP_ENTRIES,
+        max_in_snapshot_log_to_keep: timing.snapshot_every / KEEP_SHARE,
         purge_batch_size: 1,
         ..Config::default()
     };

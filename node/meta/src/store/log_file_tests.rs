@@ -2,7 +2,7 @@
 use super::*;
 use crate::store::Batch;
 use openraft::{CommittedLeaderId, EntryPayload};
-use segmentry_vfs::{CrashFs, RealFs};
+use segmentry_vfs::RealFs;
 
 fn entry(index: u64) -> Entry {
     Entry {
@@ -123,21 +123,4 @@ fn damage_before_a_good_frame_is_refused_with_its_place() {
         LogFile::open(fs, dir.path()),
         Err(OpenError::Corrupt { offset: 0, .. })
     ));
-}
-
-#[test]
-fn a_loss_of_power_loses_nothing_that_was_answered() {
-    let fs = CrashFs::new();
-    let shared: Arc<dyn Vfs> = Arc::new(fs.clone());
-    let dir = Path::new("/meta");
-    segmentry_vfs::create_dir_durably(shared.as_ref(), dir).unwrap();
-    let (mut log, _, _) = LogFile::open(Arc::clone(&shared), dir).unwrap();
-    log.append(&entries(0..3)).unwrap();
-    fs.crash();
-    let (mut log, content, _) = LogFile::open(Arc::clone(&shared), dir).unwrap();
-    assert_eq!(indices(&content), [0, 1, 2]);
-    log.rewrite(&content).unwrap();
-    fs.crash();
-    let (_, content, _) = LogFile::open(shared, dir).unwrap();
-    assert_eq!(indices(&content), [0, 1, 2]);
 }
