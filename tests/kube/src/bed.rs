@@ -1,15 +1,16 @@
 //! The bed as tests see it: one control plane and one kubelet stand-in a test process, one namespace a test.
 
+use crate::audit;
 use crate::control::ControlPlane;
 use crate::daemon::temporary_folder;
 use crate::kubelet::Kubelet;
 use crate::provisioner::{self, Provisioner};
-use crate::{audit, tools};
+use crate::tools::{self, clients};
 use anyhow::{Context, Result, anyhow};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, mpsc};
 use std::time::Instant;
@@ -71,6 +72,16 @@ impl Bed {
     /// Kubeconfig of the administrator, for kubectl and helm.
     pub fn kubeconfig(&self) -> PathBuf {
         self.control.kubeconfig()
+    }
+
+    /// Runs kubectl as the administrator; the inner error is what kubectl says to a user.
+    pub fn kubectl(&self, args: &[&str], input: Option<&str>) -> Result<std::result::Result<String, String>> {
+        clients::call(&clients::kubectl()?, Some(&self.kubeconfig()), args, input)
+    }
+
+    /// Runs helm as the administrator.
+    pub fn helm(&self, args: &[&str]) -> Result<std::result::Result<String, String>> {
+        clients::call(&clients::helm()?, Some(&self.kubeconfig()), args, None)
     }
 
     /// Folder of logs, keys and volumes.
@@ -163,40 +174,4 @@ pub async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
     // A refusal is an answer: an eviction that a budget forbids (429) would be asked again until it is allowed.
     config.default_retry = false;
     Ok(kube::Client::try_from(config)?)
-}
-
-/// Applies a multi-document manifest with kubectl, as a user would; the answer is kubectl's error text.
-pub fn kubectl(
-    kubeconfig: &Path,
-    args: &[&str],
-    input: Option<&str>,
-) -> Result<std::result::Result<String, String>> {
-    use std::io::Write;
-    use std::process::{Command, Stdio};
-    let mut child = Command::new(tools::clients::kubectl()?)
-        .env("KUBECONFIG", kubeconfig)
-        .args(args)
-        .stdin(if input.is_some() {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        })
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
-        stdin.write_all(text.as_bytes())?;
-    }
-    let output = child.wait_with_output()?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(if output.status.success() {
-        Ok(text(&output.stdout))
-    } else {
-        Err(text(&output.stderr))
-    })
-}
-
-/// Removes a folder of a bed that was started for a person, not for a test.
-pub fn remove(folder: &Path) -> Result<()> {
-    fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))
 }

@@ -110,3 +110,42 @@ fn run(command: &mut Command) -> Result<()> {
     );
     Ok(())
 }
+
+/// Runs a client; `Err` inside is its standard error, for a refusal is an answer too.
+pub fn call(
+    program: &Path,
+    kubeconfig: Option<&Path>,
+    args: &[&str],
+    input: Option<&str>,
+) -> Result<std::result::Result<String, String>> {
+    use std::io::Write;
+    use std::process::Stdio;
+    // Helm keeps state of its own below HOME; the user's is none of the tests' business.
+    let home = cache::folder()?.join("home");
+    fs::create_dir_all(&home)?;
+    let mut command = Command::new(program);
+    command.args(args).env("HOME", &home).env_remove("KUBECONFIG");
+    if let Some(kubeconfig) = kubeconfig {
+        command.env("KUBECONFIG", kubeconfig);
+    }
+    let stdin = if input.is_some() {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    };
+    let mut child = command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        stdin.write_all(text.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(text(&output.stderr))
+    })
+}
