@@ -108,3 +108,33 @@ pub fn explain_shard(state: &ClusterState, id: ShardId) -> Vec<String> {
     }
     out
 }
+
+/// What keeps the cluster from being settled, one sentence each, at most `limit`: a copy that is listed and not started, or a
+/// wanted one that has a place and is not there. Replicas for which there is no node do not count.
+pub fn unsettled(state: &ClusterState, limit: usize) -> Vec<String> {
+    let mut out = Vec::new();
+    for (id, index, shard) in state.shards() {
+        let wanted = usize::try_from(index.settings.number_of_replicas)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        let waits = shard.primary.is_none()
+            || shard
+                .copies
+                .iter()
+                .any(|c| state.copy_state(shard, c) != CopyState::Started);
+        let missing = shard.copies.len() < wanted && next_replica(state, id, &[]).is_some();
+        if waits || missing || shard.copies.len() > wanted {
+            let why = explain_shard(state, id);
+            let why = if why.is_empty() {
+                "a replica too many is about to be removed".to_owned()
+            } else {
+                why.join("; ")
+            };
+            out.push(format!("[{}][{}]: {why}", index.name, id.shard));
+        }
+        if out.len() == limit {
+            break;
+        }
+    }
+    out
+}

@@ -4,7 +4,7 @@
 //! - [`choose_primary`]: which copy takes over a shard that waits for an activation;
 //! - [`next_replica`]: where a missing replica is built;
 //! - [`surplus_replica`]: which replica goes where fewer are wanted;
-//! - [`explain`]: why a copy is not started, for people.
+//! - [`explain`], [`explain_shard`], [`unsettled`]: why a copy, a shard or the cluster is not where it should be, for people.
 //!
 //! **Balance.** Primaries are spread evenly over the nodes, per index first, then over the whole cluster
 //! (`cluster.routing.allocation.balance.prefer_primary`; without it only the number of all copies counts). Replicas go to
@@ -15,7 +15,7 @@ mod balance;
 mod explain;
 
 pub use balance::{NoNode, assign_new, next_replica, surplus_replica};
-pub use explain::{explain, explain_shard};
+pub use explain::{explain, explain_shard, unsettled};
 
 use segmentry_state::{ClusterState, NodeId, Shard, ShardCopy, ShardId};
 use std::collections::BTreeSet;

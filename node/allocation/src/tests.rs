@@ -425,3 +425,19 @@ fn every_copy_that_is_not_started_has_a_sentence() {
         explain_shard(&state, id)
     );
 }
+
+#[test]
+fn the_cluster_is_settled_once_every_copy_that_has_a_place_serves() {
+    let mut state = cluster(2);
+    create(&mut state, 1, settings(2, 2));
+    assert_eq!(unsettled(&state, 10).len(), 2, "one sentence a shard");
+    assert_eq!(unsettled(&state, 1).len(), 1);
+    start_all(&mut state);
+    assert_eq!(
+        unsettled(&state, 10),
+        Vec::<String>::new(),
+        "a third copy has no node, so nothing waits"
+    );
+    lose(&mut state, 2);
+    assert_eq!(unsettled(&state, 10).len(), 2);
+}

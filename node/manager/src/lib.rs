@@ -145,7 +145,11 @@ async fn lead<P: Pinger>(
         let state = Arc::clone(&states.borrow_and_update());
         watchdog.follow(&state, now);
         let (changes, wake) = decide(&state, watchdog, &mut memory, now);
-        pause = if changes.is_empty() { None } else { next_pause(&meta.propose_all(changes).await, pause) };
+        pause = if changes.is_empty() {
+            None
+        } else {
+            next_pause(&meta.propose_all(changes).await, pause)
+        };
         wait(
             &mut states,
             &mut leadership,

@@ -97,10 +97,11 @@ impl World {
 
     async fn until(&self, what: &str, holds: impl FnMut(&Arc<ClusterState>) -> bool) -> Arc<ClusterState> {
         let mut states = self.meta.watch();
-        match tokio::time::timeout(Duration::from_secs(10), states.wait_for(holds)).await {
-            Ok(state) => Arc::clone(&state.unwrap()),
-            Err(_) => panic!("never happened: {what}; proposed: {:#?}", self.meta.proposed()),
-        }
+        let waited = tokio::time::timeout(Duration::from_secs(10), states.wait_for(holds)).await;
+        let Ok(state) = waited else {
+            panic!("never happened: {what}; proposed: {:#?}", self.meta.proposed())
+        };
+        Arc::clone(&state.unwrap())
     }
 
     async fn end(mut self) {
@@ -214,10 +215,7 @@ async fn silence_is_borne_for_a_while_and_an_answer_ends_it() {
     world.processes.set(old, Ping::Silent("no answer".into()));
     world.until("loss", |s| !s.is_alive(old)).await;
     let silent = began.elapsed();
-    assert!(
-        silent >= timing().silence - Duration::from_millis(100),
-        "lost after {silent:?}"
-    );
+    assert!(silent >= timing().silence * 5 / 6, "lost after {silent:?}");
     world
         .until("promotion", |s| s.primary_node(id).is_some_and(|n| n.id != old))
         .await;

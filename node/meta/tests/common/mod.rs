@@ -216,13 +216,14 @@ impl Cluster {
         holds: impl FnMut(&Arc<ClusterState>) -> bool,
     ) -> Arc<ClusterState> {
         let mut states = self.nodes[&n].watch();
-        match tokio::time::timeout(PATIENCE, states.wait_for(holds)).await {
-            Ok(state) => Arc::clone(&state.unwrap()),
-            Err(_) => panic!(
+        let waited = tokio::time::timeout(PATIENCE, states.wait_for(holds)).await;
+        let Ok(state) = waited else {
+            panic!(
                 "never happened on node {n}: {what}; {:#?}",
                 self.nodes[&n].current()
-            ),
-        }
+            )
+        };
+        Arc::clone(&state.unwrap())
     }
 
     /// The leader that a node (the lowest one that runs) knows, once it is one that runs.

@@ -230,9 +230,8 @@ fn each_predicate_can_fail() {
         |s| shard(s).created = false,
         |s| s.cluster_uuid = None,
         |s| {
-            Arc::make_mut(s.indices.get_mut(&id(1)).unwrap())
-                .settings
-                .number_of_replicas = 7
+            let index = Arc::make_mut(s.indices.get_mut(&id(1)).unwrap());
+            index.settings.number_of_replicas = 7;
         },
     ];
     let mut before = sound;
