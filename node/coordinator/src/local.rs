@@ -1,0 +1,1 @@
+//! The copies of this node behind the [`Copies`] door.
