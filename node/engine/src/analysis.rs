@@ -41,6 +41,8 @@ pub fn tokenizer_name(analyzer: Option<&str>) -> &'static str {
 pub fn tokenizers() -> TokenizerManager {
     let manager = TokenizerManager::new();
     manager.register("raw", RawTokenizer::default());
+    // tantivy looks this one up for fields that are no text, and never uses it.
+    manager.register("default", RawTokenizer::default());
     manager.register(
         "sg_standard",
         TextAnalyzer::builder(Words::standard())

@@ -2,7 +2,8 @@
 
 use crate::{
     EngineError, View, analysis,
-    directory::{Shared, SoftDirectory, State},
+    directory::SoftDirectory,
+    files::{Shared, State},
     meta::{self, Meta, now_ms},
     schema::{self, Fields},
     writer::{Slot, Writer},
@@ -85,44 +86,6 @@ struct Opened {
     /// Number of fields of its schema: schemas of one lineage only grow.
     schema: tantivy::schema::Schema,
     version: u64,
-}
-
-/// One segment, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SegmentInfo {
-    /// 32 hex digits.
-    pub id: String,
-    /// Live documents.
-    pub docs: u64,
-    /// Deleted documents that it still holds.
-    pub deleted: u64,
-    /// Bytes of its files.
-    pub size_bytes: u64,
-    /// True if the durable commit names it.
-    pub committed: bool,
-}
-
-/// Counters of one engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EngineStats {
-    /// Live documents that a search sees.
-    pub docs: u64,
-    /// Deleted documents that its segments hold.
-    pub deleted: u64,
-    /// Bytes of the files of the current meta.
-    pub size_bytes: u64,
-    /// Bytes that pins alone keep.
-    pub pinned_bytes: u64,
-    /// Bytes that were never synced.
-    pub unsynced_bytes: u64,
-    /// Version of the current meta.
-    pub meta_version: u64,
-    /// True while a writer is open.
-    pub writer_open: bool,
-    /// Operations in the writer that no commit has.
-    pub uncommitted: u64,
-    /// By size.
-    pub segments: Vec<SegmentInfo>,
 }
 
 /// The meta of an index without documents.
@@ -333,12 +296,20 @@ impl Engine {
         Ok(true)
     }
 
-    /// Makes the current meta durable and answers its payload. The caller has synced the log to that payload's `max_seq_no`
-    /// ([`Engine::commit_info`], asked before; what a merge publishes meanwhile has the same payload).
-    ///
-    /// Order: files that the meta names and that were never synced; the directory; the commit file (temporary, sync, rename,
-    /// directory); deletions that waited. A failure fails the engine: after a failed sync nobody knows what is on the disk.
+    /// [`Engine::flush_after`] for a caller that has synced the log up to everything that it ever handed in.
     pub fn flush(&self) -> Result<CommitPayload, EngineError> {
+        self.flush_after(|_| Ok(()))
+    }
+
+    /// Makes the current meta durable and answers its payload.
+    ///
+    /// Order: `sync_log`, which makes the log durable up to the payload's `max_seq_no` (an error of it ends the flush and changes
+    /// nothing); files that the meta names and that were never synced; the directory; the commit file (temporary, sync, rename,
+    /// directory); deletions that waited. A failure after `sync_log` fails the engine: nobody knows what is on the disk then.
+    pub fn flush_after(
+        &self,
+        sync_log: impl FnOnce(&CommitPayload) -> std::io::Result<()>,
+    ) -> Result<CommitPayload, EngineError> {
         let _flushing = self.flushing.lock();
         let (meta, dirty, guard) = {
             let mut state = self.shared.state.lock();
@@ -364,13 +335,18 @@ impl Engine {
             }
             (meta, dirty, names)
         };
-        let written = self.write_out(&meta, &dirty);
+        let logged = sync_log(&meta.payload).map_err(EngineError::io("sync the log before a flush"));
+        let written = logged.map(|()| self.write_out(&meta, &dirty));
         let mut state = self.shared.state.lock();
         for name in guard {
-            crate::checkpoint::unpin(&mut state, &name);
+            crate::pin::unpin(&mut state, &name);
         }
         match written {
-            Ok(()) => {
+            Err(error) => {
+                self.shared.release(&mut state);
+                Err(error)
+            }
+            Ok(Ok(())) => {
                 for name in &dirty {
                     state.dirty.remove(name);
                 }
@@ -378,7 +354,7 @@ impl Engine {
                 self.shared.release(&mut state);
                 Ok(meta.payload.clone())
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 state.failed = Some(error.to_string());
                 Err(error)
             }
@@ -412,63 +388,6 @@ impl Engine {
             }
         }
         Ok(damaged)
-    }
-
-    /// Counters.
-    pub fn stats(&self) -> EngineStats {
-        let searcher = self.opened.load().reader.searcher();
-        let (writer_open, uncommitted) = match &*self.writer.lock() {
-            Slot::Open(writer) => (true, writer.uncommitted()),
-            Slot::Closed | Slot::Killed(_) => (false, 0),
-        };
-        let state = self.shared.state.lock();
-        let current = &state.current;
-        let durable: HashSet<&str> = state
-            .durable
-            .iter()
-            .flat_map(|meta| meta.segments.iter().map(|segment| segment.id.as_str()))
-            .collect();
-        let mut segments: Vec<SegmentInfo> = current
-            .segments
-            .iter()
-            .map(|segment| {
-                let deleted = segment.deletes.map_or(0, |(count, _)| u64::from(count));
-                SegmentInfo {
-                    id: segment.id.clone(),
-                    docs: u64::from(segment.max_doc) - deleted,
-                    deleted,
-                    size_bytes: current
-                        .files
-                        .iter()
-                        .filter(|file| file.name.starts_with(&segment.id))
-                        .map(|file| file.len)
-                        .sum(),
-                    committed: durable.contains(segment.id.as_str()),
-                }
-            })
-            .collect();
-        segments.sort_by_key(|segment| std::cmp::Reverse(segment.size_bytes));
-        let live: HashSet<&str> = current.files.iter().map(|file| file.disk_name.as_str()).collect();
-        EngineStats {
-            docs: searcher.num_docs(),
-            deleted: searcher
-                .segment_readers()
-                .iter()
-                .map(|segment| u64::from(segment.num_deleted_docs()))
-                .sum(),
-            size_bytes: current.files.iter().map(|file| file.len).sum(),
-            pinned_bytes: self.pinned_bytes(&state, &live),
-            unsynced_bytes: current
-                .files
-                .iter()
-                .filter(|file| state.dirty.contains(&file.disk_name))
-                .map(|file| file.len)
-                .sum(),
-            meta_version: current.version,
-            writer_open,
-            uncommitted,
-            segments,
-        }
     }
 }
 

@@ -134,12 +134,11 @@ impl Meta {
             .collect();
         let mut found = Vec::new();
         for segment in &segments {
-            for (name, required) in segment.file_names() {
-                match files.get(&name) {
-                    Some(stored) => found.push(stored.clone()),
-                    None if required => return Err(invalid(format!("file [{name}] is not there"))),
-                    None => {}
-                }
+            for name in segment.file_names() {
+                let stored = files
+                    .get(&name)
+                    .ok_or_else(|| invalid(format!("file [{name}] is not there")))?;
+                found.push(stored.clone());
             }
         }
         Ok(Self {
@@ -157,16 +156,14 @@ impl Meta {
 }
 
 impl Segment {
-    /// Names of its files, and whether each must exist.
-    fn file_names(&self) -> Vec<(String, bool)> {
-        let mut names: Vec<(String, bool)> = ["idx", "term", "store", "fast", "fieldnorm"]
+    /// Names of its files; all must exist.
+    fn file_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = ["idx", "pos", "term", "store", "fast", "fieldnorm"]
             .iter()
-            .map(|extension| (format!("{}.{extension}", self.id), true))
+            .map(|extension| format!("{}.{extension}", self.id))
             .collect();
-        // tantivy reads a segment without positions, too.
-        names.push((format!("{}.pos", self.id), false));
         if let Some((_, opstamp)) = self.deletes {
-            names.push((format!("{}.{opstamp}.del", self.id), true));
+            names.push(format!("{}.{opstamp}.del", self.id));
         }
         names
     }

@@ -13,12 +13,14 @@ use serde_json::Value;
 use std::sync::Arc;
 use tantivy::{
     IndexWriter, TantivyDocument, Term,
-    indexer::{IndexWriterOptions, LogMergePolicy},
+    indexer::{IndexWriterOptions, LogMergePolicy, NoMergePolicy},
     schema::{Field, FieldEntry},
 };
 
 /// Share of deleted documents from which a segment is merged.
 const DELETED_RATIO: f32 = 0.3;
+/// How often a forced merge begins again after a merge that was running already.
+const MERGE_TRIES: u32 = 32;
 
 /// An operation as the engine needs it.
 #[derive(Debug, Clone, Copy)]
@@ -198,7 +200,10 @@ impl Engine {
         {
             return Err(EngineError::Uncommitted(writer.uncommitted));
         }
-        *slot = Slot::Closed;
+        // A killed one stays known as killed: its term may not write again.
+        if let Slot::Open(_) = &*slot {
+            *slot = Slot::Closed;
+        }
         // A merge that goes on behind the writer's back may leave nothing.
         let mut state = self.shared.state.lock();
         self.shared.fence(&mut state);
@@ -230,9 +235,7 @@ impl Engine {
             .memory_budget_per_thread(self.arena_bytes)
             .build();
         let writer = index.writer_with_options(options)?;
-        let mut policy = LogMergePolicy::default();
-        policy.set_del_docs_ratio_before_merge(DELETED_RATIO);
-        writer.set_merge_policy(Box::new(policy));
+        writer.set_merge_policy(Box::new(merge_policy()));
         Ok(Writer {
             inner: writer,
             fields,
@@ -354,22 +357,45 @@ impl Engine {
     pub fn force_merge(&self) -> Result<(), EngineError> {
         let mut slot = self.writer.lock();
         let writer = slot.writer()?;
-        let segments = writer.inner.index().searchable_segment_ids()?;
-        if segments.len() < 2
-            && self
-                .shared
-                .state
-                .lock()
-                .current
-                .segments
-                .iter()
-                .all(|segment| segment.deletes.is_none())
-        {
-            return Ok(());
-        }
-        writer.inner.merge(&segments).wait()?;
-        Ok(())
+        // No new merge begins beside this one.
+        writer.inner.set_merge_policy(Box::new(NoMergePolicy));
+        let merged = self.merge_all(writer);
+        writer.inner.set_merge_policy(Box::new(merge_policy()));
+        merged
     }
+
+    fn merge_all(&self, writer: &mut Writer) -> Result<(), EngineError> {
+        let mut tries = 0;
+        loop {
+            let segments = {
+                let state = self.shared.state.lock();
+                let segments = &state.current.segments;
+                if segments.is_empty()
+                    || (segments.len() == 1 && segments.iter().all(|segment| segment.deletes.is_none()))
+                {
+                    return Ok(());
+                }
+                drop(state);
+                writer.inner.index().searchable_segment_ids()?
+            };
+            tries += 1;
+            match writer.inner.merge(&segments).wait() {
+                Ok(_) if tries < MERGE_TRIES => {}
+                Ok(_) => return Ok(()),
+                // A merge that was running took some of the segments. None can begin now, so this ends.
+                Err(tantivy::TantivyError::InvalidArgument(reason)) if tries < MERGE_TRIES => {
+                    tracing::debug!(tries, %reason, "a background merge was faster");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn merge_policy() -> LogMergePolicy {
+    let mut policy = LogMergePolicy::default();
+    policy.set_del_docs_ratio_before_merge(DELETED_RATIO);
+    policy
 }
 
 /// tantivy's meta with another opstamp and more fields at the end of its schema.
