@@ -17,12 +17,9 @@ mod scan;
 mod sort;
 mod values;
 
-#[cfg(test)]
-mod tests;
-
 pub use result::{Hit, PartialHit, PartialResult, SearchResult, TotalHits, merge};
 
-use crate::view::View;
+use crate::{Engine, view::View};
 use aggs::ShardAggregations;
 use collect::{Candidate, Collected, Pass};
 use compile::Compiler;
@@ -52,8 +49,23 @@ pub enum SearchError {
     },
 }
 
-/// Searches one shard copy.
-pub fn search(view: &View, request: &SearchRequest) -> Result<PartialResult, SearchError> {
+impl Engine {
+    /// Searches what the last refresh made visible. `ordinal` is the place of this shard among those of the request: it orders equal hits, and
+    /// hits name it.
+    ///
+    /// Errors: [`SearchError::Query`] where the request does not fit the mapping.
+    pub fn search(&self, request: &SearchRequest, ordinal: u32) -> Result<PartialResult, SearchError> {
+        search(&self.view(), request, ordinal)
+    }
+
+    /// Counts the matches of a query. `now_ms` is `now` of date math, milliseconds since 1970 UTC.
+    pub fn count(&self, query: &Query, now_ms: i64) -> Result<u64, SearchError> {
+        count(&self.view(), query, now_ms)
+    }
+}
+
+/// Searches one view of a shard copy; see [`Engine::search`].
+pub fn search(view: &View, request: &SearchRequest, ordinal: u32) -> Result<PartialResult, SearchError> {
     let query = Compiler::new(view, request.now_ms).compile(&request.query)?;
     let sort = SortPlan::new(view, request)?;
     let mut aggregations = ShardAggregations::new(view, &request.aggregations)?;
@@ -115,6 +127,7 @@ pub fn search(view: &View, request: &SearchRequest) -> Result<PartialResult, Sea
     let (aggregations, shapes) = aggregations.finish(&request.aggregations);
     let max_score = max_score.filter(|_| show_scores && (request.sorts_by_score() || request.track_scores));
     Ok(PartialResult {
+        ordinal,
         total,
         max_score,
         hits,
@@ -150,7 +163,7 @@ fn shortcut(view: &View, request: &SearchRequest, keep: usize) -> Option<Collect
     })
 }
 
-/// Counts the matches of a query on one shard copy. `now_ms` is `now` of date math.
+/// Counts on one view of a shard copy; see [`Engine::count`].
 pub fn count(view: &View, query: &Query, now_ms: i64) -> Result<u64, SearchError> {
     if matches!(query, Query::MatchAll { .. }) {
         return Ok(view.searcher().num_docs());

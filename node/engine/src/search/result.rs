@@ -27,6 +27,7 @@ pub struct PartialHit {
 /// What one shard answers to a search. Opaque to those who carry it; [`PartialResult::to_bytes`] is its form on the wire.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartialResult {
+    pub(super) ordinal: u32,
     pub(super) total: u64,
     pub(super) max_score: Option<f32>,
     pub(super) hits: Vec<PartialHit>,
@@ -58,8 +59,8 @@ pub struct TotalHits {
 /// One hit of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hit {
-    /// Which of the merged results it comes from.
-    pub shard: usize,
+    /// Ordinal of the shard that it comes from.
+    pub shard: u32,
     /// `_id`.
     pub id: String,
     /// `_score`; none where the order does not need one and none was asked for.
@@ -91,18 +92,20 @@ pub struct SearchResult {
     pub aggregations: Option<Map<String, Value>>,
 }
 
-/// Merges what the shards answered to one request. The order of `partials` decides ties: earlier ones first.
-pub fn merge(partials: Vec<PartialResult>, request: &SearchRequest) -> Result<SearchResult, SearchError> {
+/// Merges what the shards answered to one request. Ties go by the ordinals of the shards.
+pub fn merge(mut partials: Vec<PartialResult>, request: &SearchRequest) -> Result<SearchResult, SearchError> {
     let mut total = 0;
     let mut max_score: Option<f32> = None;
-    let mut hits: Vec<(usize, PartialHit)> = Vec::new();
+    let mut hits: Vec<(u32, PartialHit)> = Vec::new();
+    partials.sort_by_key(|partial| partial.ordinal);
     let mut aggregations: Vec<PartialAggregation> = request
         .aggregations
         .iter()
         .map(PartialAggregation::empty)
         .collect();
     let mut shapes: Vec<Shape> = Vec::new();
-    for (shard, partial) in partials.into_iter().enumerate() {
+    for partial in partials {
+        let shard = partial.ordinal;
         total += partial.total;
         max_score = match (max_score, partial.max_score) {
             (Some(left), Some(right)) => Some(left.max(right)),
@@ -179,8 +182,8 @@ pub fn score_json(score: f32) -> Value {
 
 impl SearchResult {
     /// Writes the `hits` object of an answer, keys in OpenSearch's order; sources go out as they are. `index_of` names the index of a
-    /// merged result.
-    pub fn hits_json<'a>(&self, index_of: impl Fn(usize) -> &'a str) -> Result<Vec<u8>, serde_json::Error> {
+    /// shard's ordinal.
+    pub fn hits_json<'a>(&self, index_of: impl Fn(u32) -> &'a str) -> Result<Vec<u8>, serde_json::Error> {
         let mut out = Vec::with_capacity(
             256 + self
                 .hits

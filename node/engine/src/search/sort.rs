@@ -1,7 +1,7 @@
 //! The order of hits: keys within a segment, values across segments and shards.
 //!
 //! Within a segment every criterion is one `u64` that is compared ascending: the code of the value (ordinals of keywords as `2 · ord + 1`, so
-//! that a text which the segment does not have falls between two), inverted for a descending order. Documents without a value get the
+//! that a text which the segment does not have falls between two; booleans as 1 and 2), inverted for a descending order. Documents without a value get the
 //! smallest or the largest key. Ordinals mean nothing outside their segment, so the best of a segment are turned into values at its end.
 //!
 //! Ties go by shard, then by the place in the shard.
@@ -307,9 +307,9 @@ fn after_key(criterion: &Criterion, key: &Key, value: &Scalar, now_ms: i64) -> R
         (KeyKind::Column(_, Coding::Boolean), _) => match value {
             Scalar::Long(i64::MAX) => u64::MAX,
             Scalar::Long(i64::MIN) => 0,
-            Scalar::Long(value @ (0 | 1)) => u64::from(*value == 1),
-            Scalar::Bool(value) => u64::from(*value),
-            Scalar::Text(text) if text == "true" || text == "false" => u64::from(text == "true"),
+            Scalar::Long(value @ (0 | 1)) => u64::from(*value == 1) + 1,
+            Scalar::Bool(value) => u64::from(*value) + 1,
+            Scalar::Text(text) if text == "true" || text == "false" => u64::from(text == "true") + 1,
             _ => return Err(unreadable("a boolean")),
         },
         (
@@ -356,8 +356,13 @@ fn score_code(score: Score) -> u64 {
 
 impl Key {
     fn of_code(&self, code: u64) -> u64 {
-        let keyword = matches!(self.kind, KeyKind::Column(_, Coding::Keyword));
-        (if keyword { code * 2 + 1 } else { code }) ^ self.flip
+        let place = match self.kind {
+            KeyKind::Column(_, Coding::Keyword) => code * 2 + 1,
+            // Leaves the ends to missing values.
+            KeyKind::Column(_, Coding::Boolean) => code + 1,
+            _ => code,
+        };
+        place ^ self.flip
     }
 
     fn of(&self, doc: DocId, score: Score) -> u64 {
@@ -402,9 +407,9 @@ impl Key {
             }),
             KeyKind::Column(_, Coding::Double) => SortValue::Double(u64_to_f64(code)),
             KeyKind::Column(_, Coding::Boolean) => SortValue::Long(match code {
-                0 if key == self.missing => i64::MIN,
+                0 => i64::MIN,
                 u64::MAX => i64::MAX,
-                code => i64::from(code != 0),
+                code => i64::from(code == 2),
             }),
         })
     }

@@ -15,7 +15,7 @@ pub use url::UrlParams;
 
 use crate::{
     error::QueryError,
-    tree::{MAX_RESULT_WINDOW, Query, SearchRequest, SourceFilter, TrackTotalHits},
+    tree::{Query, SearchRequest, SourceFilter, TrackTotalHits},
 };
 use json::{as_bool, as_f32, as_integer, found, token};
 use serde_json::Value;
@@ -69,6 +69,20 @@ impl SearchRequest {
             aggregations: Vec::new(),
             now_ms,
         }
+    }
+
+    /// Refuses a request for hits beyond an index's `index.max_result_window`, whose default is [`crate::MAX_RESULT_WINDOW`]. Every index of
+    /// a search has its own, so this is for those who know them.
+    pub fn check_window(&self, max_result_window: u64) -> Result<(), QueryError> {
+        let window = self.from.saturating_add(self.size);
+        if u64::try_from(window).unwrap_or(u64::MAX) <= max_result_window {
+            return Ok(());
+        }
+        Err(QueryError::illegal(format!(
+            "Result window is too large, from + size must be less than or equal to: [{max_result_window}] but was [{window}]. See the scroll \
+             api for a more efficient way to request large data sets. This limit can be set by changing the [index.max_result_window] index \
+             level setting."
+        )))
     }
 }
 
@@ -242,14 +256,6 @@ fn strings(value: &Value) -> Result<Vec<String>, QueryError> {
 
 /// Rules between parts of a request.
 fn check(request: &SearchRequest) -> Result<(), QueryError> {
-    let window = request.from.saturating_add(request.size);
-    if u64::try_from(window).unwrap_or(u64::MAX) > MAX_RESULT_WINDOW {
-        return Err(QueryError::illegal(format!(
-            "Result window is too large, from + size must be less than or equal to: [{MAX_RESULT_WINDOW}] but was [{window}]. See the scroll \
-             api for a more efficient way to request large data sets. This limit can be set by changing the [index.max_result_window] index \
-             level setting."
-        )));
-    }
     if let Some(after) = &request.search_after {
         if request.from > 0 {
             return Err(QueryError::illegal(

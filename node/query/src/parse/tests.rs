@@ -424,9 +424,14 @@ fn refused_parts_of_a_body_are_named() {
         let error = refused(body.clone());
         assert_eq!((error.kind, error.reason.as_str()), (*kind, *reason), "{body}");
     }
-    let window = refused(json!({"from": 9_995, "size": 6}));
-    assert!(window.reason.starts_with("Result window is too large, from + size must be less than or equal to: [10000] but was [10001]. See the scroll api"), "{window}");
-    search(json!({"from": 9_995, "size": 5}));
+    let window = search(json!({"from": 9_995, "size": 6}));
+    let error = window.check_window(crate::tree::MAX_RESULT_WINDOW).unwrap_err();
+    assert_eq!(error.kind, Illegal);
+    assert!(
+        error.reason.starts_with("Result window is too large, from + size must be less than or equal to: [10000] but was [10001]. See the scroll api"),
+        "{error}"
+    );
+    window.check_window(10_001).unwrap();
 }
 
 #[test]
@@ -648,11 +653,6 @@ fn url_parameters_are_read_and_unknown_ones_refused() {
         ("foo", "1", "request contains unrecognized parameter: [foo]"),
         ("size", "x", "Failed to parse int parameter [size] with value [x]"),
         ("size", "-1", "[size] parameter cannot be negative, found [-1]"),
-        (
-            "size",
-            "10001",
-            "Result window is too large, from + size must be less than or equal to: [10000] but was [10001]. See the scroll api for a more efficient way to request large data sets. This limit can be set by changing the [index.max_result_window] index level setting.",
-        ),
     ] {
         assert_eq!(url(&[(name, value)]).unwrap_err().reason, reason, "{name}");
     }
