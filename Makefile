@@ -8,6 +8,7 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 OUT := $(CARGO_TARGET_DIR)/$(TARGET)/release
 CACHE := $(or $(SEGMENTRY_CACHE),$(HOME)/.cache/segmentry)
+RUNNER := CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUNNER
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE ?= localhost/segmentry:$(VERSION)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -36,8 +37,14 @@ lint: ## Check formatting and lints; any warning fails
 test: ## All tests but e2e: unit, property, contract, operator flows and chart on a real control plane
 	$(CARGO) test $(PROFILE) --workspace
 
+e2e: ## A whole node (kubelet, containerd) and the product's image in it; needs root
+	$(CARGO) build $(PROFILE) -p segmentry-testbed --bins
+	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" $(RUNNER)="$(OUT)/segmentry-bed isolate --" \
+		$(CARGO) test $(PROFILE) -p segmentry-testbed --test node -p segmentry --test e2e
+
 crds: ## Generate crds/ (and the chart's copy) from the types in src/api
-	$(CARGO) run $(PROFILE) -q -- crds --output crds
+	$(CARGO) run $(PROFILE) -q --bin segmentry -- crds --output crds
+	rm -rf charts/segmentry/files/crds && cp -r crds charts/segmentry/files/crds
 
 image: ## Build the container image as an OCI archive, without a container engine
 	$(CARGO) build $(PROFILE) -p segmentry -p segmentry-testbed --bins

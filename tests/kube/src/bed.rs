@@ -1,7 +1,7 @@
 //! The bed as tests see it: one control plane and one kubelet stand-in a test process, one namespace a test.
 
 use crate::audit;
-use crate::control::ControlPlane;
+use crate::control::{ControlPlane, Size};
 use crate::daemon::temporary_folder;
 use crate::kubelet::Kubelet;
 use crate::provisioner::{self, Provisioner};
@@ -45,7 +45,7 @@ impl Bed {
         let started = Instant::now();
         let (folder, owner) = temporary_folder("segmentry-bed-")?;
         tools::progress(&format!("starting a control plane in {} ...", folder.display()));
-        let control = ControlPlane::start(&folder).await?;
+        let control = ControlPlane::start(&folder, Size::Loopback).await?;
         let client = client_of(&control.kubeconfig()).await?;
         let provisioner = Provisioner::start(
             client.clone(),

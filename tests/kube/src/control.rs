@@ -1,14 +1,16 @@
 //! The control plane: etcd, kube-apiserver and kube-controller-manager on loopback, as whoever runs the tests.
 //!
-//! Nothing here needs root. Scheduler and kubelet are the stand-in's part (`crate::kubelet`), so some controllers are left out:
+//! Nothing here needs root. On loopback, scheduler and kubelet are the stand-in's part (`crate::kubelet`), so some controllers are left out:
 //! - `endpointslice*`, `endpoint*`: pods of the stand-in live on 127.x.y.z, which the API refuses as an endpoint;
 //! - `node-lifecycle`, `taint-eviction`: the stand-in's Node sends no heartbeats.
 //!
 //! The apiserver keeps an audit log of every write, so a test can ask what a user wrote (`crate::audit`).
 
 use crate::daemon::{Daemon, Spec};
+use crate::node::isolate::{NODE_ADDRESS, SERVICE_NETWORK};
 use crate::tools::{self, kubernetes::Kubernetes};
 use anyhow::{Context, Result, ensure};
+use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -33,26 +35,61 @@ pub struct ControlPlane {
     pub url: String,
 }
 
+/// What the control plane is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// With the kubelet stand-in, on loopback.
+    Loopback,
+    /// With a real node, in namespaces where [`NODE_ADDRESS`] is ours.
+    Node,
+}
+
 impl ControlPlane {
     /// Starts all three and waits until a namespace gets its default service account.
-    pub async fn start(folder: &Path) -> Result<Self> {
+    pub async fn start(folder: &Path, size: Size) -> Result<Self> {
         let pki = folder.join("pki");
         fs::create_dir_all(&pki)?;
         let [etcd_port, peer_port, api_port, manager_port] = free_ports()?;
-        let url = format!("https://127.0.0.1:{api_port}");
+        // The apiserver's certificate names the address that it advertises.
+        let address = if size == Size::Node {
+            NODE_ADDRESS
+        } else {
+            "127.0.0.1"
+        };
+        let url = format!("https://{address}:{api_port}");
         let key = pki.join("service-accounts.key");
         private_key(&key)?;
-        let admin = Token::new("admin", "system:masters", folder, &url)?;
-        let manager = Token::new("system:kube-controller-manager", "", folder, &url)?;
-        let tokens = folder.join("tokens.csv");
-        fs::write(&tokens, format!("{}\n{}\n", admin.line, manager.line))?;
-        let audit = folder.join("audit-policy.yaml");
-        fs::write(&audit, crate::audit::POLICY)?;
-        let kubernetes = [
+        let mut users = vec![
+            ("admin", "system:masters"),
+            ("system:kube-controller-manager", ""),
+        ];
+        if size == Size::Node {
+            users.extend([
+                ("system:kube-scheduler", ""),
+                ("system:node:bed", "system:nodes"),
+                ("system:kube-proxy", ""),
+            ]);
+        }
+        let mut tokens = String::new();
+        for (user, group) in users {
+            let secret = random_hex()?;
+            let place = kubeconfig_of(folder, user);
+            write_kubeconfig(
+                &place,
+                &url,
+                &pki.join("apiserver.crt"),
+                &format!("token: {secret}"),
+            )?;
+            // Writing to a String cannot fail.
+            let _ = writeln!(tokens, "{secret},{user},{user},\"{group}\"");
+        }
+        fs::write(folder.join("tokens.csv"), tokens)?;
+        fs::write(folder.join("audit-policy.yaml"), crate::audit::POLICY)?;
+        let programs = [
             Kubernetes::ApiServer.path()?,
             Kubernetes::ControllerManager.path()?,
         ];
-        let [api_server, controller_manager] = kubernetes;
+        let [api_program, manager_program] = programs;
 
         let (client, peer) = (
             format!("http://127.0.0.1:{etcd_port}"),
@@ -69,36 +106,57 @@ impl ControlPlane {
             "--unsafe-no-fsync".to_owned(),
             "--log-level=warn".to_owned(),
         ]))?;
-        let mut api_server = Daemon::start(Spec::new("kube-apiserver", api_server, folder).args([
+        let mut arguments = vec![
             format!("--etcd-servers={client}"),
             format!("--secure-port={api_port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            "--advertise-address=127.0.0.1".to_owned(),
-            // A loopback address is no valid endpoint of the service `kubernetes`.
-            "--endpoint-reconciler-type=none".to_owned(),
+            format!("--advertise-address={address}"),
             format!("--cert-dir={}", pki.display()),
-            format!("--token-auth-file={}", tokens.display()),
-            "--authorization-mode=RBAC".to_owned(),
+            format!("--token-auth-file={}", folder.join("tokens.csv").display()),
             "--allow-privileged=true".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+            format!("--service-cluster-ip-range={SERVICE_NETWORK}"),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-signing-key-file={}", key.display()),
             format!("--service-account-key-file={}", key.display()),
-            format!("--audit-policy-file={}", audit.display()),
+            format!(
+                "--audit-policy-file={}",
+                folder.join("audit-policy.yaml").display()
+            ),
             format!("--audit-log-path={}", folder.join(crate::audit::FILE).display()),
             // Written before the answer: a test that has its answer finds its line.
             "--audit-log-mode=blocking-strict".to_owned(),
             "--profiling=false".to_owned(),
-        ]))?;
+        ];
+        arguments.extend(
+            match size {
+                Size::Loopback => {
+                    // A loopback address is no valid endpoint of the service `kubernetes`.
+                    vec![
+                        "--bind-address=127.0.0.1",
+                        "--endpoint-reconciler-type=none",
+                        "--authorization-mode=RBAC",
+                    ]
+                }
+                Size::Node => vec![
+                    "--bind-address=0.0.0.0",
+                    "--authorization-mode=Node,RBAC",
+                    "--enable-admission-plugins=NodeRestriction",
+                    "--kubelet-preferred-address-types=InternalIP",
+                ],
+            }
+            .into_iter()
+            .map(ToOwned::to_owned),
+        );
+        let mut api_server = Daemon::start(Spec::new("kube-apiserver", api_program, folder).args(arguments))?;
         let certificate = pki.join("apiserver.crt");
         api_server
             .wait_until(START, "certificate", || async { certificate.is_file() })
             .await?;
-        let kube = crate::bed::client_of(&admin.kubeconfig).await?;
+        let kube = crate::bed::client_of(&kubeconfig_of(folder, "admin")).await?;
         api_server.wait_until(START, "/readyz", || ready(&kube)).await?;
 
-        let kubeconfig = manager.kubeconfig.display();
-        let mut controller_manager = Daemon::start(Spec::new("kube-controller-manager", controller_manager, folder).args([
+        let kubeconfig = kubeconfig_of(folder, "system:kube-controller-manager");
+        let kubeconfig = kubeconfig.display();
+        let mut arguments = vec![
             format!("--kubeconfig={kubeconfig}"),
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
@@ -111,11 +169,21 @@ impl ControlPlane {
             "--kube-api-burst=1000".to_owned(),
             format!("--service-account-private-key-file={}", key.display()),
             format!("--root-ca-file={}", certificate.display()),
-            "--controllers=*,-endpointslice-controller,-endpointslice-mirroring-controller,-endpoints-controller,\
-             -node-lifecycle-controller,-taint-eviction-controller"
-                .to_owned(),
             "--profiling=false".to_owned(),
-        ]))?;
+        ];
+        if size == Size::Loopback {
+            let without = [
+                "endpointslice",
+                "endpointslice-mirroring",
+                "endpoints",
+                "node-lifecycle",
+                "taint-eviction",
+            ];
+            let without = without.map(|name| format!(",-{name}-controller")).concat();
+            arguments.push(format!("--controllers=*{without}"));
+        }
+        let mut controller_manager =
+            Daemon::start(Spec::new("kube-controller-manager", manager_program, folder).args(arguments))?;
         controller_manager
             .wait_until(START, "service account `default`", || has_default_account(&kube))
             .await?;
@@ -130,7 +198,7 @@ impl ControlPlane {
 
     /// Kubeconfig of the administrator.
     pub fn kubeconfig(&self) -> PathBuf {
-        self.folder.join("admin.kubeconfig")
+        kubeconfig_of(&self.folder, "admin")
     }
 
     /// The certificate that signs the apiserver's own.
@@ -163,27 +231,9 @@ pub(crate) async fn has_default_account(client: &kube::Client) -> bool {
         .is_ok_and(|account| account.is_some())
 }
 
-/// A user of the token file, with a kubeconfig.
-#[derive(Debug)]
-pub(crate) struct Token {
-    /// Line of the token file.
-    pub line: String,
-    /// `<folder>/<last part of the user's name>.kubeconfig`.
-    pub kubeconfig: PathBuf,
-}
-
-impl Token {
-    pub(crate) fn new(user: &str, group: &str, folder: &Path, url: &str) -> Result<Self> {
-        let secret = random_hex()?;
-        let name = user.rsplit(':').next().unwrap_or(user);
-        let kubeconfig = folder.join(format!("{name}.kubeconfig"));
-        let certificate = folder.join("pki/apiserver.crt");
-        write_kubeconfig(&kubeconfig, url, &certificate, &format!("token: {secret}"))?;
-        Ok(Self {
-            line: format!("{secret},{user},{user},\"{group}\""),
-            kubeconfig,
-        })
-    }
+/// `<folder>/<last part of the user's name>.kubeconfig`.
+pub(crate) fn kubeconfig_of(folder: &Path, user: &str) -> PathBuf {
+    folder.join(format!("{}.kubeconfig", user.rsplit(':').next().unwrap_or(user)))
 }
 
 /// Writes a kubeconfig; `credential` is one YAML field of its user.

@@ -24,6 +24,8 @@ pub struct Image {
     pub program: PathBuf,
     /// Its place in the image, which is the entry point.
     pub entry_point: String,
+    /// Fixed first arguments of the entry point.
+    pub arguments: Vec<String>,
     /// Other names of it (links), such as `/kubectl-segmentry`.
     pub links: Vec<String>,
     /// Labels, as `org.opencontainers.image.version`.
@@ -57,10 +59,13 @@ impl Image {
             .iter()
             .map(|(name, value)| (name.clone(), json!(value)))
             .collect();
+        let entry_point: Vec<&String> = std::iter::once(&self.entry_point)
+            .chain(&self.arguments)
+            .collect();
         let config = blobs.add_json(
             &json!({
                 "architecture": architecture(), "os": "linux",
-                "config": {"Entrypoint": [self.entry_point], "User": format!("{USER}:{USER}"), "WorkingDir": "/", "Labels": labels},
+                "config": {"Entrypoint": entry_point, "User": format!("{USER}:{USER}"), "WorkingDir": "/", "Labels": labels},
                 "rootfs": {"type": "layers", "diff_ids": [diff_id]},
                 "history": [{"created_by": "segmentry image builder"}],
             }),
@@ -215,6 +220,7 @@ mod tests {
             reference: "localhost/x:1".to_owned(),
             program,
             entry_point: "/segmentry".to_owned(),
+            arguments: Vec::new(),
             links: vec!["/kubectl-segmentry".to_owned()],
             labels: vec![("org.opencontainers.image.version".to_owned(), "1".to_owned())],
         }

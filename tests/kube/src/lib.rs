@@ -11,6 +11,7 @@
 //!
 //! - [`bed`]: what a test uses: one control plane a test process, one namespace a test.
 //! - [`control`]: the control plane. [`kubelet`]: the stand-in. [`provisioner`]: volumes. [`audit`]: who wrote what.
+//! - [`node`]: the real node of `make e2e`, its namespaces and its DNS.
 //! - [`tools`], [`cache`]: where the commands come from. [`daemon`]: children that never outlive the test.
 //! - [`image`]: builds the product's image. [`wait`]: deadlines. [`sample`]: what pods of the bed's own tests run.
 
@@ -21,6 +22,7 @@ pub mod control;
 pub mod daemon;
 pub mod image;
 pub mod kubelet;
+pub mod node;
 pub mod provisioner;
 pub mod sample;
 pub mod tools;

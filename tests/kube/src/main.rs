@@ -3,8 +3,11 @@
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use segmentry_testbed::image::Image;
+use segmentry_testbed::node::isolate;
 use segmentry_testbed::tools::{self, clients, kubernetes};
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(about = "Test bed of Segmentry: builds tools and images")]
@@ -33,6 +36,22 @@ enum Action {
         #[arg(long)]
         output: PathBuf,
     },
+    /// Runs a command in namespaces of its own, with a network of its own; needs root.
+    Isolate {
+        /// Program and arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// What `isolate` starts inside.
+    #[command(hide = true)]
+    FirstProcess {
+        /// Program and arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Waits to be killed: the container that holds a pod's namespaces.
+    #[command(hide = true)]
+    Pause,
     /// Runs the small server of the bed's own tests.
     #[command(hide = true)]
     Sample {
@@ -45,13 +64,18 @@ enum Action {
     },
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     match Cli::parse().command {
+        Action::Isolate { command } => return Ok(ExitCode::from(isolate::run(&command)?)),
+        Action::FirstProcess { command } => return Ok(ExitCode::from(isolate::first_process(&command)?)),
+        Action::Pause => loop {
+            std::thread::park();
+        },
         Action::Sample { listen, data } => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
-            .block_on(segmentry_testbed::sample::run(&listen, &data)),
-        Action::Tools { node } => list_tools(node),
+            .block_on(segmentry_testbed::sample::run(&listen, &data))?,
+        Action::Tools { node } => list_tools(node)?,
         Action::Image {
             program,
             reference,
@@ -70,6 +94,7 @@ fn main() -> Result<()> {
                 reference,
                 program,
                 entry_point: "/segmentry".to_owned(),
+                arguments: Vec::new(),
                 links: vec!["/kubectl-segmentry".to_owned()],
                 labels: labels
                     .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -83,9 +108,9 @@ fn main() -> Result<()> {
                 output.display(),
                 size as f64 / 1e6
             );
-            Ok(())
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn list_tools(node: bool) -> Result<()> {

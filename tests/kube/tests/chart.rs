@@ -101,7 +101,7 @@ fn an_operator_of_named_namespaces_has_nothing_cluster_wide_but_the_definitions(
         arguments
             .as_array()
             .unwrap()
-            .contains(&json!("--watch-namespaces=a,b")),
+            .contains(&json!("--namespaces=a,b")),
         "{arguments}"
     );
 }

@@ -11,6 +11,7 @@ pub mod clients;
 pub mod kubernetes;
 
 use anyhow::{Result, bail};
+use std::io::Write;
 use std::path::PathBuf;
 
 /// Commands that come from the machine, with the Debian package that has them.
@@ -69,5 +70,6 @@ pub fn etcd() -> Result<PathBuf> {
 
 /// One line of progress; the bed is built before the first test prints anything, and silence would look like a hang.
 pub fn progress(line: &str) {
-    eprintln!("test bed: {line}");
+    // Not by eprintln!, which the test harness keeps back until the test fails. Nothing can be done without standard error.
+    let _ = writeln!(std::io::stderr(), "test bed: {line}");
 }
