@@ -6,7 +6,7 @@ use crate::{
     files::{Shared, State},
     meta::{self, Meta, now_ms},
     schema::{self, Fields},
-    writer::{Slot, Writer},
+    writer::{Counters, Slot, Writer},
 };
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -72,6 +72,7 @@ pub struct Engine {
     pub(crate) tokenizers: TokenizerManager,
     pub(crate) mapping: ArcSwap<Mapping>,
     pub(crate) writer: Mutex<Slot>,
+    pub(crate) counters: Arc<Counters>,
     opened: ArcSwap<Opened>,
     /// Held while `opened` is replaced.
     reloading: Mutex<()>,
@@ -83,7 +84,7 @@ pub struct Engine {
 struct Opened {
     reader: IndexReader,
     fields: Arc<Fields>,
-    /// Number of fields of its schema: schemas of one lineage only grow.
+    /// Its schema: while the meta has the same one, a reload is enough.
     schema: tantivy::schema::Schema,
     version: u64,
 }
@@ -197,6 +198,7 @@ impl Engine {
             tokenizers,
             mapping: ArcSwap::new(mapping),
             writer: Mutex::new(Slot::Closed),
+            counters: Arc::default(),
             opened: ArcSwap::from_pointee(opened),
             reloading: Mutex::new(()),
             flushing: Mutex::new(()),

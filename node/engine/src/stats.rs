@@ -1,8 +1,8 @@
 //! Counters of one engine.
 
-use crate::{Engine, writer::Slot};
+use crate::Engine;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::atomic::Ordering};
 
 /// One segment, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,10 +46,9 @@ impl Engine {
     /// Counters.
     pub fn stats(&self) -> EngineStats {
         let searcher = self.view().searcher().clone();
-        let (writer_open, uncommitted) = match &*self.writer.lock() {
-            Slot::Open(writer) => (true, writer.uncommitted()),
-            Slot::Closed | Slot::Killed(_) => (false, 0),
-        };
+        // Not by the writer's lock, which a commit or a forced merge holds for long.
+        let writer_open = self.counters.open.load(Ordering::Acquire);
+        let uncommitted = self.counters.uncommitted.load(Ordering::Acquire);
         let state = self.shared.state.lock();
         let current = &state.current;
         let durable: HashSet<&str> = state

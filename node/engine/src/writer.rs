@@ -10,7 +10,10 @@ use crate::{
 use bytes::Bytes;
 use segmentry_mapping::{FieldValue, Mapping, ParsedDocument};
 use serde_json::Value;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
 use tantivy::{
     IndexWriter, TantivyDocument, Term,
     indexer::{IndexWriterOptions, LogMergePolicy, NoMergePolicy},
@@ -54,9 +57,24 @@ pub(crate) struct Writer {
     fields: Fields,
     /// Where the values of one mapping version go.
     plan: Plan,
-    uncommitted: u64,
+    counters: Arc<Counters>,
     /// Payload of a commit right now.
     seen: CommitPayload,
+}
+
+/// What others may know of the writer without waiting for it.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub open: AtomicBool,
+    /// Operations that no commit has.
+    pub uncommitted: AtomicU64,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.counters.open.store(false, Ordering::Release);
+        self.counters.uncommitted.store(0, Ordering::Release);
+    }
 }
 
 /// By position in `Mapping::fields` of the mapping with this version.
@@ -97,7 +115,7 @@ impl Plan {
 
 impl Writer {
     pub(crate) fn uncommitted(&self) -> u64 {
-        self.uncommitted
+        self.counters.uncommitted.load(Ordering::Acquire)
     }
 
     /// Commits under a payload, without a sync.
@@ -106,7 +124,7 @@ impl Writer {
         let mut prepared = self.inner.prepare_commit()?;
         prepared.set_payload(&text);
         prepared.commit()?;
-        self.uncommitted = 0;
+        self.counters.uncommitted.store(0, Ordering::Release);
         self.seen = payload.clone();
         Ok(())
     }
@@ -134,7 +152,7 @@ impl Writer {
     }
 
     fn saw(&mut self, operation: &OperationRef<'_>, mapping_version: u64) {
-        self.uncommitted += 1;
+        self.counters.uncommitted.fetch_add(1, Ordering::AcqRel);
         self.seen.term = self.seen.term.max(operation.term);
         self.seen.max_seq_no = self.seen.max_seq_no.max(Some(operation.seq_no));
         self.seen.mapping_version = self.seen.mapping_version.max(mapping_version);
@@ -196,9 +214,9 @@ impl Engine {
     pub fn close_writer(&self) -> Result<(), EngineError> {
         let mut slot = self.writer.lock();
         if let Slot::Open(writer) = &*slot
-            && writer.uncommitted > 0
+            && writer.uncommitted() > 0
         {
-            return Err(EngineError::Uncommitted(writer.uncommitted));
+            return Err(EngineError::Uncommitted(writer.uncommitted()));
         }
         // A killed one stays known as killed: its term may not write again.
         if let Slot::Open(_) = &*slot {
@@ -236,11 +254,12 @@ impl Engine {
             .build();
         let writer = index.writer_with_options(options)?;
         writer.set_merge_policy(Box::new(merge_policy()));
+        self.counters.open.store(true, Ordering::Release);
         Ok(Writer {
             inner: writer,
             fields,
             plan: Plan::default(),
-            uncommitted: 0,
+            counters: Arc::clone(&self.counters),
             seen: payload,
         })
     }
@@ -267,7 +286,7 @@ impl Engine {
             return Ok(());
         }
         let writer = slot.writer()?;
-        if writer.uncommitted > 0 {
+        if writer.uncommitted() > 0 {
             let payload = writer.seen.clone();
             if let Err(error) = writer.commit(&payload) {
                 return Err(slot.kill(error));
