@@ -1,6 +1,12 @@
 //! Checkpoints between copies: what is sent, what is refused, what a pin holds.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::case_sensitive_file_extension_comparisons,
+    reason = "tests"
+)]
 
 mod common;
 

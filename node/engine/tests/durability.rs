@@ -1,6 +1,12 @@
 //! What a crash keeps, and what a refresh costs.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::case_sensitive_file_extension_comparisons,
+    reason = "tests"
+)]
 
 mod common;
 
@@ -77,9 +83,9 @@ fn reopening_after_a_crash_shows_exactly_the_flushed_commit() {
     {
         let file = path.join(&name);
         if number % 2 == 0 {
-            std::fs::write(&file, b"torn").unwrap()
+            std::fs::write(&file, b"torn").unwrap();
         } else {
-            std::fs::remove_file(&file).unwrap()
+            std::fs::remove_file(&file).unwrap();
         }
     }
     let engine = Engine::open(config(Arc::new(RealFs), &path)).unwrap();

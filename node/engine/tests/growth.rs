@@ -1,6 +1,12 @@
 //! Growth of the schema: an index whose fields came one by one against one that had them all from the start.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::case_sensitive_file_extension_comparisons,
+    reason = "tests"
+)]
 
 mod common;
 

@@ -1,6 +1,12 @@
 //! Writing: visibility by id, deletes, failing indexing threads, terms, idle shards.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::case_sensitive_file_extension_comparisons,
+    reason = "tests"
+)]
 
 mod common;
 
@@ -192,7 +198,7 @@ fn two_copies_that_delete_differently_after_a_promotion_never_share_a_name() {
     old.refresh();
     let replica = segmentry_engine::Engine::create(
         config(Arc::new(segmentry_vfs::RealFs), &second_path),
-        &Default::default(),
+        &segmentry_engine::CommitPayload::default(),
     )
     .unwrap();
     common::send(&old.engine, &replica).unwrap();
