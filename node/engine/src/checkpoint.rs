@@ -9,11 +9,12 @@
 
 use crate::{
     CommitPayload, Engine, EngineError,
-    files::State,
+    files::{Shared, State},
     meta::{Meta, Stored},
     writer::Slot,
 };
 use bytes::Bytes;
+use parking_lot::Mutex;
 use segmentry_vfs::VfsFile;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -54,7 +55,7 @@ pub(crate) struct Receiving {
     staged: HashMap<FileMeta, String>,
     /// Makes temporary names.
     next: u64,
-    pub(crate) pins: Arc<parking_lot::Mutex<crate::pin::Pins>>,
+    pub(crate) pins: Arc<Mutex<crate::pin::Pins>>,
 }
 
 pub(crate) fn checkpoint_of(meta: &Meta) -> Checkpoint {
@@ -68,8 +69,9 @@ pub(crate) fn checkpoint_of(meta: &Meta) -> Checkpoint {
 }
 
 /// A file on its way in. Dropped unfinished, it leaves nothing.
-pub struct FileSink<'e> {
-    engine: &'e Engine,
+pub struct FileSink {
+    shared: Arc<Shared>,
+    receiving: Arc<Mutex<Receiving>>,
     expected: FileMeta,
     disk_name: String,
     file: Box<dyn VfsFile>,
@@ -78,7 +80,7 @@ pub struct FileSink<'e> {
     finished: bool,
 }
 
-impl FileSink<'_> {
+impl FileSink {
     /// Takes the next bytes.
     ///
     /// Errors: more bytes than expected, or the file system's.
@@ -99,8 +101,7 @@ impl FileSink<'_> {
         if self.written != self.expected.len || self.crc.clone().finalize() != self.expected.crc {
             return Err(self.differs(self.written));
         }
-        self.engine
-            .receiving
+        self.receiving
             .lock()
             .staged
             .insert(self.expected.clone(), self.disk_name.clone());
@@ -119,11 +120,11 @@ impl FileSink<'_> {
     }
 }
 
-impl Drop for FileSink<'_> {
+impl Drop for FileSink {
     fn drop(&mut self) {
         if !self.finished {
-            let path = self.engine.shared.dir.join(&self.disk_name);
-            if let Err(error) = self.engine.shared.fs.remove(&path) {
+            let path = self.shared.dir.join(&self.disk_name);
+            if let Err(error) = self.shared.fs.remove(&path) {
                 // The next opening removes it.
                 tracing::warn!(file = %path.display(), %error, "an incomplete file stays");
             }
@@ -156,7 +157,7 @@ impl Engine {
     }
 
     /// Begins to receive a file of a checkpoint.
-    pub fn receive_file(&self, expected: FileMeta) -> Result<FileSink<'_>, EngineError> {
+    pub fn receive_file(&self, expected: FileMeta) -> Result<FileSink, EngineError> {
         if expected.name.is_empty()
             || expected.name.starts_with('.')
             || expected.name.contains(['/', '\\', '~', '\0'])
@@ -176,7 +177,8 @@ impl Engine {
             .create(&path)
             .map_err(EngineError::io(format!("make [{}]", path.display())))?;
         Ok(FileSink {
-            engine: self,
+            shared: Arc::clone(&self.shared),
+            receiving: Arc::clone(&self.receiving),
             expected,
             disk_name,
             file,

@@ -77,7 +77,7 @@ pub struct Engine {
     /// Held while `opened` is replaced.
     reloading: Mutex<()>,
     flushing: Mutex<()>,
-    pub(crate) receiving: Mutex<crate::checkpoint::Receiving>,
+    pub(crate) receiving: Arc<Mutex<crate::checkpoint::Receiving>>,
 }
 
 /// The reader in use.
@@ -202,7 +202,7 @@ impl Engine {
             opened: ArcSwap::from_pointee(opened),
             reloading: Mutex::new(()),
             flushing: Mutex::new(()),
-            receiving: Mutex::default(),
+            receiving: Arc::default(),
         })
     }
 

@@ -241,6 +241,39 @@ fn a_failed_sync_fails_the_engine_and_the_old_commit_stays() {
 }
 
 #[test]
+fn a_flush_that_breaks_off_anywhere_leaves_the_old_commit_or_the_new_one() {
+    let mut finished = false;
+    let mut broken = 0;
+    for steps in 0..40 {
+        let (_temp, path) = dir();
+        let fs = Arc::new(Watched::default());
+        let mut copy = Copy::create(config(Arc::clone(&fs) as Arc<_>, &path));
+        let old = filled(&mut copy);
+        copy.engine.flush().unwrap();
+        churn(&mut copy, 2);
+        let new = copy.ids();
+        fs.steps_left.store(steps, Ordering::SeqCst);
+        let flushed = copy.engine.flush();
+        drop(copy);
+        let engine = Engine::open(config(Arc::new(RealFs), &path)).unwrap();
+        let found = ids(&engine);
+        assert_eq!(
+            engine.verify().unwrap(),
+            Vec::<String>::new(),
+            "after {steps} steps"
+        );
+        if flushed.is_ok() {
+            assert_eq!(found, new);
+            finished = true;
+            break;
+        }
+        assert!(found == old || found == new, "after {steps} steps");
+        broken += 1;
+    }
+    assert!(finished && broken > 9, "each step was cut once: {broken}");
+}
+
+#[test]
 fn a_flush_asks_for_the_log_first_and_stops_where_it_fails() {
     let (_temp, path) = dir();
     let mut copy = Copy::in_dir(&path);

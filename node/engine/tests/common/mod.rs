@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime},
 };
@@ -23,20 +23,46 @@ use tantivy::{
 };
 
 /// Counts syncs, and fails where it is told to.
-#[derive(Default)]
 pub struct Watched {
     real: RealFs,
     pub syncs: Arc<AtomicU64>,
     pub dir_syncs: AtomicU64,
     pub fail_syncs: Arc<AtomicBool>,
+    /// From this many further syncs (of files and directories), creations and renames on, all of them fail; negative: never.
+    pub steps_left: Arc<AtomicI64>,
     pub fail_creates: AtomicBool,
     pub panic_in_create: AtomicBool,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self {
+            real: RealFs,
+            syncs: Arc::default(),
+            dir_syncs: AtomicU64::default(),
+            fail_syncs: Arc::default(),
+            steps_left: Arc::new(AtomicI64::new(-1)),
+            fail_creates: AtomicBool::default(),
+            panic_in_create: AtomicBool::default(),
+        }
+    }
 }
 
 struct WatchedFile {
     file: Box<dyn VfsFile>,
     syncs: Arc<AtomicU64>,
     fail: Arc<AtomicBool>,
+    steps_left: Arc<AtomicI64>,
+}
+
+/// Counts one step down; an error once none is left.
+fn step(steps_left: &AtomicI64) -> io::Result<()> {
+    let left = steps_left.load(Ordering::SeqCst);
+    if left == 0 {
+        return Err(io::Error::other("the power is gone"));
+    }
+    steps_left.store(left - 1, Ordering::SeqCst);
+    Ok(())
 }
 
 impl Watched {
@@ -45,6 +71,7 @@ impl Watched {
             file,
             syncs: Arc::clone(&self.syncs),
             fail: Arc::clone(&self.fail_syncs),
+            steps_left: Arc::clone(&self.steps_left),
         })
     }
 
@@ -71,6 +98,7 @@ impl VfsFile for WatchedFile {
     }
     fn sync(&self) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::SeqCst);
+        step(&self.steps_left)?;
         if self.fail.load(Ordering::SeqCst) {
             return Err(io::Error::other("injected"));
         }
@@ -87,6 +115,7 @@ impl Vfs for Watched {
         if self.fail_creates.load(Ordering::SeqCst) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
+        step(&self.steps_left)?;
         self.real.create(path).map(|file| self.wrap(file))
     }
     fn open(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
@@ -108,6 +137,7 @@ impl Vfs for Watched {
         self.real.modified(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        step(&self.steps_left)?;
         self.real.rename(from, to)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -124,6 +154,7 @@ impl Vfs for Watched {
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.dir_syncs.fetch_add(1, Ordering::SeqCst);
+        step(&self.steps_left)?;
         self.real.sync_dir(dir)
     }
 }
