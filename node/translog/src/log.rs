@@ -1,0 +1,582 @@
+//! The door: [`Translog`].
+
+use crate::{
+    Config, Error, Opened, Operation, OperationKind, Position, Progress, Result, Stats,
+    committer::{Committer, empty_checkpoint, make_generation, read_run},
+    decode, encode,
+    format::{self, CHECKPOINT, HEADER, Place},
+    index::Index,
+    scan::{self, millis},
+};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use segmentry_settings::Durability;
+use segmentry_vfs::{Vfs, create_dir_durably, write_durably};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use uuid::Uuid;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TermStart {
+    pub term: u64,
+    pub keep_to: Option<u64>,
+}
+
+/// A batch on its way to the committer.
+pub(crate) struct Pending {
+    pub records: Vec<u8>,
+    pub first: u64,
+    pub last: u64,
+    pub sync: bool,
+    pub term_start: Option<TermStart>,
+    /// Gives its bytes back when the batch is written.
+    pub _room: Option<OwnedSemaphorePermit>,
+}
+
+type Reply = oneshot::Sender<Result<()>>;
+
+pub(crate) enum Request {
+    Sync(Reply),
+    Trim(u64, Reply),
+    Close(Reply),
+    /// Settings changed.
+    Look,
+    /// The log was dropped: end without another touch of the files.
+    Abandon,
+}
+
+/// What waits, and where the log will end once it is written.
+pub(crate) struct Queue {
+    pub batches: Vec<Pending>,
+    pub requests: Vec<Request>,
+    next: u64,
+    term: u64,
+    /// The log holds no operation and knows of none.
+    pristine: bool,
+    stopped: Option<Error>,
+}
+
+pub(crate) struct Inner {
+    pub fs: Arc<dyn Vfs>,
+    pub dir: PathBuf,
+    pub shard: Uuid,
+    pub queue: Mutex<Queue>,
+    pub wake: Condvar,
+    pub config: Mutex<Config>,
+    pub index: Mutex<Index>,
+    pub work: Mutex<Stats>,
+    pub progress: watch::Sender<Progress>,
+    room: Arc<Semaphore>,
+    room_units: u32,
+}
+
+/// Unit of the bound on waiting bytes.
+const UNIT: usize = 1024;
+
+impl Inner {
+    fn stop(&self, error: Error) -> (Vec<Pending>, Vec<Request>) {
+        let mut queue = self.queue.lock();
+        queue.stopped.get_or_insert(error);
+        (
+            std::mem::take(&mut queue.batches),
+            std::mem::take(&mut queue.requests),
+        )
+    }
+
+    pub fn fail(&self, reason: &str) {
+        // their replies are dropped, which their callers read as the failure
+        drop(self.stop(Error::Failed(reason.to_owned())));
+        self.progress
+            .send_modify(|at| at.failed = Some(reason.to_owned()));
+    }
+
+    pub fn closed(&self) {
+        drop(self.stop(Error::Closed));
+    }
+}
+
+/// Write-ahead log of one copy. Dropped without [`Translog::close`] it ends as a killed process would.
+pub struct Translog {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// Holds operations: while it lives, nothing from its `seq_no` on is trimmed.
+pub struct Pin {
+    inner: Arc<Inner>,
+    seq_no: u64,
+}
+
+impl Pin {
+    /// First operation that is held.
+    pub fn seq_no(&self) -> u64 {
+        self.seq_no
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut index = self.inner.index.lock();
+        if let Some(count) = index.pins.get_mut(&self.seq_no) {
+            *count -= 1;
+            if *count == 0 {
+                index.pins.remove(&self.seq_no);
+            }
+        }
+    }
+}
+
+impl Drop for Translog {
+    fn drop(&mut self) {
+        self.inner.closed();
+        self.inner.queue.lock().requests.push(Request::Abandon);
+        self.inner.wake.notify_all();
+        // at most one write and sync that are under way: nothing touches the files once this has returned
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!(dir = %self.inner.dir.display(), "translog thread panicked");
+        }
+    }
+}
+
+impl Translog {
+    /// A new log in `dir`, which is made where it is missing. Durable at return. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] where one is already, [`Error::Io`].
+    pub fn create(fs: Arc<dyn Vfs>, dir: &Path, shard: Uuid, config: Config) -> Result<Self> {
+        create_dir_durably(fs.as_ref(), dir).map_err(Error::io("create", dir))?;
+        if !scan::generations(fs.as_ref(), dir)?.is_empty() {
+            return Err(Error::Exists { dir: dir.to_owned() });
+        }
+        let checkpoint = dir.join(CHECKPOINT);
+        write_durably(fs.as_ref(), &checkpoint, &empty_checkpoint())
+            .map_err(Error::io("write", &checkpoint))?;
+        let generation = make_generation(fs.as_ref(), dir, shard, 1, 0, 0)?;
+        let mut index = Index::default();
+        index.generations.insert(1, generation);
+        let end = Place {
+            generation: 1,
+            offset: HEADER as u64,
+        };
+        Self::start(fs, dir, shard, config, index, end, 0)
+    }
+
+    /// An existing log. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] with the place, [`Error::Foreign`], [`Error::Io`].
+    pub fn open(fs: Arc<dyn Vfs>, dir: &Path, shard: Uuid, config: Config) -> Result<(Self, Opened)> {
+        let scan::Scanned {
+            index,
+            opened,
+            end,
+            counter,
+        } = scan::open(fs.as_ref(), dir, shard)?;
+        let checkpoint = dir.join(CHECKPOINT);
+        if !fs
+            .exists(&checkpoint)
+            .map_err(Error::io("look at", &checkpoint))?
+        {
+            write_durably(fs.as_ref(), &checkpoint, &empty_checkpoint())
+                .map_err(Error::io("write", &checkpoint))?;
+        }
+        // what a killed process had handed to the kernel is made durable before it counts as persisted
+        if let Some(active) = index.generations.get(&end.generation) {
+            active.file.sync().map_err(Error::io("sync", &active.path))?;
+        }
+        Ok((Self::start(fs, dir, shard, config, index, end, counter)?, opened))
+    }
+
+    fn start(
+        fs: Arc<dyn Vfs>,
+        dir: &Path,
+        shard: Uuid,
+        config: Config,
+        index: Index,
+        end: Place,
+        counter: u64,
+    ) -> Result<Self> {
+        let last = index.last;
+        let progress = Progress {
+            written: last,
+            persisted: last,
+            failed: None,
+        };
+        let units = config.queue_bytes.div_ceil(UNIT).clamp(1, 1 << 20);
+        let inner = Arc::new(Inner {
+            fs,
+            dir: dir.to_owned(),
+            shard,
+            queue: Mutex::new(Queue {
+                batches: Vec::new(),
+                requests: Vec::new(),
+                next: index.next(),
+                term: index.term,
+                pristine: last.is_none(),
+                stopped: None,
+            }),
+            wake: Condvar::new(),
+            config: Mutex::new(config),
+            index: Mutex::new(index),
+            work: Mutex::default(),
+            progress: watch::Sender::new(progress),
+            room: Arc::new(Semaphore::new(units)),
+            room_units: u32::try_from(units).unwrap_or(u32::MAX),
+        });
+        let committer = Committer {
+            inner: inner.clone(),
+            end,
+            durable: end,
+            counter,
+            checkpointed: Place::default(),
+            unsynced_since: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("translog".to_owned())
+            .spawn(move || committer.run())
+            .map_err(Error::io("start a thread for", dir))?;
+        Ok(Self {
+            inner,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Hands a batch over; waits only while too many bytes wait already. `sync`: the batch asks to be persisted. It is written
+    /// (and persisted) once [`Translog::progress`] says so.
+    ///
+    /// # Errors
+    /// [`Error::Gap`], [`Error::TermNotStarted`], [`Error::Failed`], [`Error::Closed`]: nothing was handed over.
+    pub async fn add(&self, operations: &[Operation], sync: bool) -> Result<Position> {
+        let (Some(first), Some(last)) = (operations.first(), operations.last()) else {
+            return Err(Error::Invalid("an empty batch".to_owned()));
+        };
+        let mut records = Vec::new();
+        encode(operations, &mut records)?;
+        let bytes = (records.len() + format::FRAME) as u64;
+        let units = u32::try_from(records.len().div_ceil(UNIT))
+            .unwrap_or(u32::MAX)
+            .clamp(1, self.inner.room_units);
+        let room = self
+            .inner
+            .room
+            .clone()
+            .acquire_many_owned(units)
+            .await
+            .map_err(|_| Error::Closed)?;
+        let mut queue = self.inner.queue.lock();
+        if let Some(error) = &queue.stopped {
+            return Err(error.clone());
+        }
+        let mut expected = queue.next;
+        for operation in operations {
+            if operation.seq_no != expected {
+                return Err(Error::Gap {
+                    given: operation.seq_no,
+                    expected,
+                });
+            }
+            if operation.term > queue.term {
+                let (seq_no, given, current) = (operation.seq_no, operation.term, queue.term);
+                return Err(Error::TermNotStarted {
+                    seq_no,
+                    given,
+                    current,
+                });
+            }
+            if matches!(operation.kind, OperationKind::TermStart { .. }) {
+                return Err(Error::Invalid("a term start in a batch".to_owned()));
+            }
+            expected += 1;
+        }
+        queue.next = expected;
+        queue.pristine = false;
+        let (first, last) = (first.seq_no, last.seq_no);
+        queue.batches.push(Pending {
+            records,
+            first,
+            last,
+            sync,
+            term_start: None,
+            _room: Some(room),
+        });
+        drop(queue);
+        self.inner.wake.notify_one();
+        Ok(Position { seq_no: last, bytes })
+    }
+
+    /// Last seq_no written.
+    pub fn written(&self) -> Option<u64> {
+        self.inner.progress.borrow().written
+    }
+
+    /// Last seq_no persisted.
+    pub fn persisted(&self) -> Option<u64> {
+        self.inner.progress.borrow().persisted
+    }
+
+    /// Watches the log's progress.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.inner.progress.subscribe()
+    }
+
+    /// Term in force.
+    pub fn term(&self) -> u64 {
+        self.inner.queue.lock().term
+    }
+
+    async fn request(&self, make: impl FnOnce(Reply) -> Request) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut queue = self.inner.queue.lock();
+            if let Some(error) = &queue.stopped {
+                return Err(error.clone());
+            }
+            queue.requests.push(make(reply));
+        }
+        self.inner.wake.notify_one();
+        match answer.await {
+            Ok(result) => result,
+            Err(_) => Err(self.inner.queue.lock().stopped.clone().unwrap_or(Error::Closed)),
+        }
+    }
+
+    /// Makes all that was added durable.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: for good.
+    pub async fn sync(&self) -> Result<()> {
+        self.request(Request::Sync).await
+    }
+
+    /// Syncs, writes the checkpoint, ends the committer thread. A second call does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the last sync failed.
+    pub async fn close(&self) -> Result<()> {
+        let closed = match self.request(Request::Close).await {
+            Err(Error::Closed) => Ok(()),
+            other => other,
+        };
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // it ends right after its answer
+            let joined = tokio::task::spawn_blocking(move || thread.join().is_ok()).await;
+            if !joined.unwrap_or(false) {
+                return Err(Error::Failed("the committer thread panicked".to_owned()));
+            }
+        }
+        closed
+    }
+
+    /// One current operation that was written; `None` if it is voided, trimmed or not there yet. Blocks (page cache).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Io`].
+    pub fn read(&self, seq_no: u64) -> Result<Option<Operation>> {
+        let found = {
+            let index = self.inner.index.lock();
+            index.run_of(seq_no).and_then(|at| read_run(&index, at))
+        };
+        let Some((run, file, seed)) = found else {
+            return Ok(None);
+        };
+        let operations = read_frames(&run, file.as_ref(), seed)?;
+        Ok(operations
+            .into_iter()
+            .find(|operation| operation.seq_no == seq_no))
+    }
+
+    /// Current operations from `seq_no` on, ascending, at most about `max_bytes` of the log (one operation at least); empty at
+    /// the end of what was written. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Trimmed`] if operations from `seq_no` on are gone, [`Error::Corrupt`], [`Error::Io`].
+    pub fn read_from(&self, seq_no: u64, max_bytes: usize) -> Result<Vec<Operation>> {
+        let runs = {
+            let index = self.inner.index.lock();
+            let oldest = index.runs.first().map_or(index.next(), |run| run.first);
+            if seq_no < oldest {
+                return Err(Error::Trimmed {
+                    asked: seq_no,
+                    oldest,
+                });
+            }
+            let Some(first) = index.run_of(seq_no) else {
+                return Ok(Vec::new());
+            };
+            let mut bytes = 0;
+            let mut runs = Vec::new();
+            for at in first..index.runs.len() {
+                let Some(found) = read_run(&index, at) else { break };
+                bytes += found.0.bytes;
+                if !runs.is_empty() && bytes > max_bytes as u64 {
+                    break;
+                }
+                runs.push(found);
+            }
+            runs
+        };
+        let (mut operations, mut bytes) = (Vec::new(), 0);
+        for (run, file, seed) in runs {
+            for operation in read_frames(&run, file.as_ref(), seed)? {
+                if operation.seq_no < seq_no {
+                    continue;
+                }
+                bytes += operation.encoded_len();
+                if !operations.is_empty() && bytes > max_bytes {
+                    return Ok(operations);
+                }
+                operations.push(operation);
+            }
+        }
+        Ok(operations)
+    }
+
+    /// Starts a term: records of earlier terms above `keep_to` are void from here on. Durable at return. On a log that never
+    /// held an operation `keep_to` says where it begins: the next operation is `keep_to + 1` (a copy that was built from files).
+    ///
+    /// # Errors
+    /// [`Error::StaleTerm`], [`Error::Invalid`] for a `keep_to` behind the log's end, [`Error::Failed`].
+    pub async fn start_term(&self, term: u64, keep_to: Option<u64>) -> Result<()> {
+        {
+            let mut queue = self.inner.queue.lock();
+            if let Some(error) = &queue.stopped {
+                return Err(error.clone());
+            }
+            if term <= queue.term {
+                return Err(Error::StaleTerm {
+                    given: term,
+                    current: queue.term,
+                });
+            }
+            let next = keep_to.map_or(0, |keep_to| keep_to + 1);
+            if next > queue.next && !queue.pristine {
+                return Err(Error::Invalid(format!(
+                    "a term start keeps up to {keep_to:?}, the log ends before"
+                )));
+            }
+            let operation = Operation {
+                seq_no: 0,
+                term,
+                version: 0,
+                mapping_version: 0,
+                kind: OperationKind::TermStart { keep_to },
+                id: Arc::from(""),
+                routing: None,
+                source: Bytes::new(),
+            };
+            let mut records = Vec::new();
+            encode(&[operation], &mut records)?;
+            queue.next = next;
+            queue.term = term;
+            queue.pristine = keep_to.is_none();
+            let term_start = Some(TermStart { term, keep_to });
+            queue.batches.push(Pending {
+                records,
+                first: 0,
+                last: 0,
+                sync: true,
+                term_start,
+                _room: None,
+            });
+        }
+        self.sync().await
+    }
+
+    /// Deletes whole generations whose every operation is below `seq_no` and not pinned.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub async fn trim_below(&self, seq_no: u64) -> Result<()> {
+        self.request(|reply| Request::Trim(seq_no, reply)).await
+    }
+
+    /// Pins operations from `seq_no` on.
+    pub fn pin(&self, seq_no: u64) -> Pin {
+        *self.inner.index.lock().pins.entry(seq_no).or_insert(0) += 1;
+        Pin {
+            inner: self.inner.clone(),
+            seq_no,
+        }
+    }
+
+    /// Changes settings; a change to request durability syncs at once.
+    pub fn configure(&self, config: Config) {
+        let look = {
+            let mut now = self.inner.config.lock();
+            let look = *now != config;
+            *now = config;
+            look || config.durability == Durability::Request
+        };
+        if look {
+            self.inner.queue.lock().requests.push(Request::Look);
+            self.inner.wake.notify_one();
+        }
+    }
+
+    /// Statistics; `uncommitted_from`: first operation that no durable commit holds (`None` = 0, all of them).
+    pub fn stats(&self, uncommitted_from: Option<u64>) -> Stats {
+        let work = *self.inner.work.lock();
+        let free = u64::try_from(self.inner.room.available_permits()).unwrap_or_default();
+        let index = self.inner.index.lock();
+        let from = uncommitted_from.unwrap_or_default();
+        let uncommitted = index.runs.iter().rev().take_while(|run| run.last >= from);
+        let (mut operations, mut bytes) = (0, 0);
+        for run in uncommitted {
+            operations += run.last - run.first.max(from) + 1;
+            bytes += run.bytes;
+        }
+        let oldest = index
+            .generations
+            .values()
+            .next()
+            .map_or(0, |generation| generation.modified_ms);
+        Stats {
+            operations: index.operations(),
+            size_bytes: index
+                .generations
+                .values()
+                .map(|generation| generation.bytes)
+                .sum(),
+            uncommitted_operations: operations,
+            uncommitted_size_bytes: bytes,
+            earliest_last_modified_age_ms: millis(SystemTime::now()).saturating_sub(oldest),
+            generations: index.generations.len() as u64,
+            queued_bytes: u64::from(self.inner.room_units).saturating_sub(free) * UNIT as u64,
+            ..work
+        }
+    }
+}
+
+fn read_frames(
+    run: &crate::index::Run,
+    file: &dyn segmentry_vfs::VfsFile,
+    seed: u64,
+) -> Result<Vec<Operation>> {
+    let length = usize::try_from(run.bytes).map_err(|_| Error::Invalid("a run is too long".to_owned()))?;
+    let mut bytes = vec![0; length];
+    let read = file
+        .read_at(&mut bytes, run.offset)
+        .map_err(Error::io("read", file.path()))?;
+    bytes.truncate(read);
+    let bytes = Bytes::from(bytes);
+    let (mut operations, mut offset) = (Vec::new(), 0);
+    while offset < length {
+        let at = run.offset + offset as u64;
+        let corrupt = |reason: &str| Error::corrupt(file.path(), at, reason);
+        let (_, records) = format::frame_at(&bytes, offset, seed).map_err(corrupt)?;
+        offset = records.end;
+        let frame = decode(bytes.slice(records)).map_err(|error| corrupt(&error.to_string()))?;
+        operations.extend(frame.into_iter().filter(|operation| {
+            (run.first..=run.last).contains(&operation.seq_no)
+                && !matches!(operation.kind, OperationKind::TermStart { .. })
+        }));
+    }
+    Ok(operations)
+}
