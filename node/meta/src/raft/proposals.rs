@@ -128,6 +128,9 @@ impl RaftMeta {
                 Some(Reply::Open) => maybe_done = true,
                 Some(Reply::NotLeader) | None => {}
             }
+            if self.failed().is_some() {
+                break;
+            }
             self.leader_changed_or(PAUSE, until).await;
         }
         Err(if maybe_done {
@@ -159,6 +162,9 @@ impl RaftMeta {
             };
             if let Some(version) = version {
                 return self.applied(version, until).await.ok_or(ReadError);
+            }
+            if self.failed().is_some() {
+                break;
             }
             self.leader_changed_or(PAUSE, until).await;
         }
