@@ -43,6 +43,8 @@ pub struct Pass<'a> {
     pub weight: &'a dyn Weight,
     /// Whether `weight` computes scores.
     pub scored: bool,
+    /// Score of every match, where `weight` computes none.
+    pub score: Score,
     /// Least score that matches.
     pub min_score: Option<f32>,
     /// Hits to keep.
@@ -85,6 +87,7 @@ impl Pass<'_> {
             scores: Vec::new(),
             best: keys.map(|keys| Best {
                 keys,
+                score: self.score,
                 keep: self.keep,
                 heap: BinaryHeap::new(),
                 first: Vec::new(),
@@ -117,6 +120,9 @@ impl Pass<'_> {
         }
         leaf.flush();
         collected.total += leaf.total;
+        if !self.scored && leaf.total > 0 {
+            leaf.max_score = Some(self.score);
+        }
         collected.max_score = match (collected.max_score, leaf.max_score) {
             (Some(left), Some(right)) => Some(left.max(right)),
             (left, right) => left.or(right),
@@ -166,6 +172,8 @@ struct Kept {
 
 struct Best {
     keys: SegmentKeys,
+    /// Of documents without a score of their own.
+    score: Score,
     keep: usize,
     heap: BinaryHeap<Kept>,
     first: Vec<u64>,
@@ -174,7 +182,7 @@ struct Best {
 impl Best {
     fn collect(&mut self, docs: &[DocId], scores: &[Score]) {
         let mut first = std::mem::take(&mut self.first);
-        self.keys.first(docs, scores, &mut first);
+        self.keys.first(docs, scores, self.score, &mut first);
         let single = self.keys.is_single();
         for (at, (&doc, &first)) in docs.iter().zip(&first).enumerate() {
             let full = self.heap.len() >= self.keep;
@@ -187,7 +195,7 @@ impl Best {
             {
                 continue;
             }
-            let score = scores.get(at).copied().unwrap_or_default();
+            let score = scores.get(at).copied().unwrap_or(self.score);
             let rest = self.keys.rest(doc, score);
             if !self.keys.is_after(first, &rest) {
                 continue;

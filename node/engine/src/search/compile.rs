@@ -9,29 +9,44 @@ use super::{
     scan::{ColumnQuery, Wanted},
     values::{self, DateContext},
 };
-use crate::{analysis, schema, schema::Located, view::View};
+use crate::{schema, schema::Located, view::View};
 use segmentry_mapping::{Field as MappedField, FieldType};
-use segmentry_query::{
-    BoolQuery, MatchPhraseQuery, MatchQuery, Query as Tree, QueryError, RangeBound, RangeQuery, Scalar,
-};
+use segmentry_query::{BoolQuery, Query as Tree, QueryError, RangeBound, RangeQuery, Scalar};
 use std::ops::Bound;
 use tantivy::{
     Term,
     query::{
-        AllQuery, BooleanQuery, BoostQuery, ConstScoreQuery, EmptyQuery, Occur, PhraseQuery, Query,
-        TermQuery, TermSetQuery,
+        AllQuery, BooleanQuery, BoostQuery, ConstScoreQuery, EmptyQuery, Occur, Query, TermQuery,
+        TermSetQuery,
     },
     schema::{Field, IndexRecordOption},
 };
 
 /// tantivy multiplies every score by `k1 + 1` = 2.2.
-const LUCENE_FACTOR: f32 = 1.0 / 2.2;
+pub(super) const LUCENE_FACTOR: f32 = 1.0 / 2.2;
 
-type Compiled = Result<Box<dyn Query>, SearchError>;
+pub(super) type Compiled = Result<Box<dyn Query>, SearchError>;
+
+/// The score of every match of a tree, where it is the same for all of them.
+pub fn constant_score(tree: &Tree) -> Option<f32> {
+    match tree {
+        Tree::MatchAll { boost }
+        | Tree::Terms { boost, .. }
+        | Tree::Exists { boost, .. }
+        | Tree::Ids { boost, .. }
+        | Tree::ConstantScore { boost, .. } => Some(*boost),
+        Tree::Range(query) => Some(query.boost),
+        Tree::Bool(query) if query.must.is_empty() && query.should.is_empty() => {
+            let everything = query.filter.is_empty() && query.must_not.is_empty();
+            Some(if everything { query.boost } else { 0.0 })
+        }
+        Tree::MatchNone | Tree::Match(_) | Tree::MatchPhrase(_) | Tree::Term { .. } | Tree::Bool(_) => None,
+    }
+}
 
 /// Compiles trees against one view.
 pub struct Compiler<'a> {
-    view: &'a View,
+    pub(super) view: &'a View,
     now_ms: i64,
 }
 
@@ -64,7 +79,7 @@ impl<'a> Compiler<'a> {
         Box::new(TermSetQuery::new(ids.map(|id| Term::from_field_text(field, id))))
     }
 
-    fn term(&self, path: &str, value: &Scalar, boost: f32) -> Compiled {
+    pub(super) fn term(&self, path: &str, value: &Scalar, boost: f32) -> Compiled {
         match special(path)? {
             Some(Special::Id) => {
                 return Ok(constant(self.ids(std::iter::once(value.text().as_str())), boost));
@@ -392,127 +407,6 @@ impl<'a> Compiler<'a> {
             *boost,
         ))
     }
-
-    fn text(&self, query: &MatchQuery) -> Compiled {
-        let located = self.view.locate(&query.field);
-        let (mapped, handle) = match located {
-            Located::Field(mapped, handle) if mapped.kind == FieldType::Text => (mapped, Some(handle)),
-            Located::Unmaterialised(mapped) if mapped.kind == FieldType::Text => (mapped, None),
-            _ => return self.exact_match(&query.field, &query.query, query.boost, query.lenient),
-        };
-        let words = self.words(mapped, query.analyzer.as_deref(), &query.query)?;
-        let Some(handle) = handle.filter(|_| !words.is_empty()) else {
-            return Ok(if words.is_empty() && query.zero_terms_all {
-                constant(Box::new(AllQuery), query.boost)
-            } else {
-                nothing()
-            });
-        };
-        let mut terms: Vec<Box<dyn Query>> = words
-            .into_iter()
-            .map(|(_, word)| {
-                scored_term(
-                    Term::from_field_text(handle, &word),
-                    IndexRecordOption::WithFreqs,
-                    1.0,
-                )
-            })
-            .collect();
-        let compiled: Box<dyn Query> = match (terms.len(), query.all_words) {
-            // As in OpenSearch, one word is no boolean query, and `minimum_should_match` is about those.
-            (1, _) => terms.swap_remove(0),
-            (_, true)
-                if query
-                    .minimum_should_match
-                    .is_some_and(|minimum| minimum.resolve(0) > 0) =>
-            {
-                nothing()
-            }
-            (_, true) => Box::new(BooleanQuery::intersection(terms)),
-            (count, false) => {
-                let minimum = query
-                    .minimum_should_match
-                    .map_or(1, |minimum| minimum.resolve(count).max(1));
-                Box::new(BooleanQuery::union_with_minimum_required_clauses(terms, minimum))
-            }
-        };
-        Ok(boosted(compiled, query.boost))
-    }
-
-    fn phrase(&self, query: &MatchPhraseQuery) -> Compiled {
-        let (mapped, handle) = match self.view.locate(&query.field) {
-            Located::Field(mapped, handle) if mapped.kind == FieldType::Text => (mapped, Some(handle)),
-            Located::Unmaterialised(mapped) if mapped.kind == FieldType::Text => (mapped, None),
-            _ => return self.exact_match(&query.field, &query.query, query.boost, false),
-        };
-        let words = self.words(mapped, query.analyzer.as_deref(), &query.query)?;
-        let Some(handle) = handle.filter(|_| !words.is_empty()) else {
-            return Ok(if words.is_empty() && query.zero_terms_all {
-                constant(Box::new(AllQuery), query.boost)
-            } else {
-                nothing()
-            });
-        };
-        let first = words.first().map_or(0, |(position, _)| *position);
-        let mut terms: Vec<(usize, Term)> = words
-            .into_iter()
-            .map(|(position, word)| (position - first, Term::from_field_text(handle, &word)))
-            .collect();
-        if terms.len() == 1 {
-            let (_, term) = terms.swap_remove(0);
-            return Ok(scored_term(term, IndexRecordOption::WithFreqs, query.boost));
-        }
-        Ok(boosted(
-            Box::new(PhraseQuery::new_with_offset_and_slop(terms, query.slop)),
-            query.boost * LUCENE_FACTOR,
-        ))
-    }
-
-    /// `match` on a field that is not analysed text is a `term`.
-    fn exact_match(&self, path: &str, value: &Scalar, boost: f32, lenient: bool) -> Compiled {
-        match self.term(path, value, boost) {
-            Err(SearchError::Query(_)) if lenient => Ok(nothing()),
-            compiled => compiled,
-        }
-    }
-
-    /// Words of a text with their positions.
-    fn words(
-        &self,
-        mapped: &MappedField,
-        analyzer: Option<&str>,
-        text: &Scalar,
-    ) -> Result<Vec<(usize, String)>, SearchError> {
-        if !mapped.indexed {
-            return Err(QueryError::illegal(format!(
-                "Cannot search on field [{}] since it is not indexed.",
-                mapped.name
-            ))
-            .into());
-        }
-        let name = analysis::tokenizer_name(analyzer.or(mapped.analyzer.as_deref()));
-        let mut analyzer = self
-            .view
-            .searcher()
-            .index()
-            .tokenizers()
-            .get(name)
-            .ok_or_else(|| QueryError::shard(format!("[match] analyzer [{name}] not found")))?;
-        let text = text.text();
-        let mut stream = analyzer.token_stream(&text);
-        let mut words = Vec::new();
-        while let Some(token) = stream.next() {
-            words.push((token.position, token.text.clone()));
-        }
-        if words.len() > segmentry_query::MAX_CLAUSES {
-            return Err(QueryError::new(
-                segmentry_query::QueryErrorKind::TooManyClauses,
-                format!("maxClauseCount is set to {}", segmentry_query::MAX_CLAUSES),
-            )
-            .into());
-        }
-        Ok(words)
-    }
 }
 
 enum Special {
@@ -550,16 +444,16 @@ fn column(name: &str, coding: Coding, wanted: Wanted) -> Box<dyn Query> {
     })
 }
 
-fn nothing() -> Box<dyn Query> {
+pub(super) fn nothing() -> Box<dyn Query> {
     Box::new(EmptyQuery)
 }
 
-fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
+pub(super) fn constant(query: Box<dyn Query>, score: f32) -> Box<dyn Query> {
     Box::new(ConstScoreQuery::new(query, score))
 }
 
 #[allow(clippy::float_cmp, reason = "exactly 1 is the default and changes nothing")]
-fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {
+pub(super) fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {
     if boost == 1.0 {
         query
     } else {
@@ -567,7 +461,7 @@ fn boosted(query: Box<dyn Query>, boost: f32) -> Box<dyn Query> {
     }
 }
 
-fn scored_term(term: Term, option: IndexRecordOption, boost: f32) -> Box<dyn Query> {
+pub(super) fn scored_term(term: Term, option: IndexRecordOption, boost: f32) -> Box<dyn Query> {
     boosted(Box::new(TermQuery::new(term, option)), boost * LUCENE_FACTOR)
 }
 

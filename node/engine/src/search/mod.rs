@@ -1,6 +1,6 @@
 //! Compiles `query` syntax trees to tantivy, runs them, merges partial results.
 //!
-//! - `compile`: a tree against the fields of one searcher; `values`, `coding`, `scan`: values as codes of columns, queries that scan them;
+//! - `compile`: a tree against the fields of one searcher; `text`: its queries on analysed text; `values`, `coding`, `scan`: values as codes of columns, queries that scan them;
 //! - `collect`: one pass over the segments; `sort`: keys and values of the order; `aggs`: aggregations;
 //! - `fetch`: hits → their documents;
 //! - `result`: [`PartialResult`] of a shard, [`merge`] of several, the JSON of hits.
@@ -15,6 +15,7 @@ mod fetch;
 mod result;
 mod scan;
 mod sort;
+mod text;
 mod values;
 
 pub use result::{Hit, PartialHit, PartialResult, SearchResult, TotalHits, merge};
@@ -69,7 +70,11 @@ pub fn search(view: &View, request: &SearchRequest, ordinal: u32) -> Result<Part
     let query = Compiler::new(view, request.now_ms).compile(&request.query)?;
     let sort = SortPlan::new(view, request)?;
     let mut aggregations = ShardAggregations::new(view, &request.aggregations)?;
-    let scored = request.needs_scores();
+    let show_scores = request.needs_scores() && request.from + request.size > 0;
+    // Scores that are all the same need not be computed, and what is not scored is found faster.
+    let constant = compile::constant_score(&request.query)
+        .filter(|score| request.min_score.is_none_or(|min| *score >= min));
+    let scored = request.needs_scores() && constant.is_none();
     let keep = request.from.saturating_add(request.size);
     let searcher = view.searcher();
     let scoring = if scored {
@@ -97,6 +102,7 @@ pub fn search(view: &View, request: &SearchRequest, ordinal: u32) -> Result<Part
             searcher,
             weight: weight.as_ref(),
             scored,
+            score: constant.unwrap_or_default(),
             min_score,
             keep,
             sort: &sort,
@@ -122,7 +128,6 @@ pub fn search(view: &View, request: &SearchRequest, ordinal: u32) -> Result<Part
         });
     }
     candidates.truncate(keep);
-    let show_scores = scored && keep > 0;
     let hits = fetch::fetch(view, request, candidates, show_scores)?;
     let (aggregations, shapes) = aggregations.finish(&request.aggregations);
     let max_score = max_score.filter(|_| show_scores && (request.sorts_by_score() || request.track_scores));

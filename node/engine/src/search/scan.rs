@@ -12,6 +12,8 @@ use tantivy::{
 
 /// Documents read from a column at a time; the matches of one block stay in the cache.
 const BLOCK: u32 = 16_384;
+/// One match in so many documents is many.
+const DENSE: usize = 8;
 
 /// What a column has to hold.
 #[derive(Debug, Clone)]
@@ -136,12 +138,33 @@ fn scan_range(codes: &Codes, range: RangeInclusive<u64>, max_doc: DocId, boost: 
         return Box::new(ConstScorer::new(AllScorer::new(max_doc), boost));
     }
     let mut matches = BitSet::with_max_value(max_doc);
-    let mut block = Vec::new();
+    let (mut block, mut docs, mut present, mut rows) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut start = 0;
     while start < max_doc {
         let end = start.saturating_add(BLOCK).min(max_doc);
         block.clear();
-        column.get_docids_for_value_range(range.clone(), start..end, &mut block);
+        if matches!(column.index, ColumnIndex::Optional(_)) {
+            let within = column.index.docid_range_to_rowids(start..end);
+            let first = within.start;
+            column
+                .values
+                .get_row_ids_for_value_range(range.clone(), within, &mut block);
+            if block.len() < (end - start) as usize / DENSE {
+                column.index.select_batch_in_place(start, &mut block);
+            } else {
+                // Many rows: one walk over all documents is faster than a look-up for each row.
+                docs.clear();
+                present.clear();
+                rows.clear();
+                docs.extend(start..end);
+                column.row_ids_for_docs(&docs, &mut present, &mut rows);
+                for row in &mut block {
+                    *row = present[(*row - first) as usize];
+                }
+            }
+        } else {
+            column.get_docids_for_value_range(range.clone(), start..end, &mut block);
+        }
         for &doc in &block {
             matches.insert(doc);
         }

@@ -193,7 +193,9 @@ impl SortPlan {
         Ok(SegmentKeys {
             keys,
             after,
-            buffer: Vec::new(),
+            present: Vec::new(),
+            rows: Vec::new(),
+            codes: Vec::new(),
         })
     }
 }
@@ -419,12 +421,14 @@ impl Key {
 pub struct SegmentKeys {
     keys: Vec<Key>,
     after: Option<Vec<u64>>,
-    buffer: Vec<Option<u64>>,
+    present: Vec<DocId>,
+    rows: Vec<u32>,
+    codes: Vec<u64>,
 }
 
 impl SegmentKeys {
-    /// First keys of a block of documents.
-    pub fn first(&mut self, docs: &[DocId], scores: &[Score], into: &mut Vec<u64>) {
+    /// First keys of a block of documents; `score` is that of documents without one of their own.
+    pub fn first(&mut self, docs: &[DocId], scores: &[Score], score: Score, into: &mut Vec<u64>) {
         into.clear();
         let Some(key) = self.keys.first() else { return };
         match &key.kind {
@@ -436,20 +440,25 @@ impl SegmentKeys {
                 }
             }
             KeyKind::Column(Some(codes), _) if matches!(codes.column.index, ColumnIndex::Optional(_)) => {
-                self.buffer.clear();
-                self.buffer.resize(docs.len(), None);
-                codes.column.first_vals(docs, &mut self.buffer);
-                into.extend(
-                    self.buffer
-                        .iter()
-                        .map(|code| code.map_or(key.missing, |code| key.of_code(code))),
-                );
+                // Documents of a block ascend, each comes once.
+                let (present, rows) = (&mut self.present, &mut self.rows);
+                present.clear();
+                rows.clear();
+                codes.column.row_ids_for_docs(docs, present, rows);
+                self.codes.resize(rows.len(), 0);
+                codes.column.values.get_vals(rows, &mut self.codes);
+                let mut present = present.iter().copied().peekable();
+                let mut found = self.codes.iter().copied();
+                into.extend(docs.iter().map(|doc| {
+                    let code = present.next_if_eq(doc).and_then(|_| found.next());
+                    code.map_or(key.missing, |code| key.of_code(code))
+                }));
             }
             _ => {
                 into.extend(
                     docs.iter()
                         .enumerate()
-                        .map(|(at, &doc)| key.of(doc, scores.get(at).copied().unwrap_or_default())),
+                        .map(|(at, &doc)| key.of(doc, scores.get(at).copied().unwrap_or(score))),
                 );
             }
         }

@@ -172,7 +172,7 @@ fn matches(query: &Value, id: &str, document: &Value) -> bool {
             })
         }
         "exists" => !values(document, body["field"].as_str().unwrap()).is_empty(),
-        "ids" => list(&body["values"]).iter().any(|value| value.to_string() == id),
+        "ids" => list(&body["values"]).iter().any(|value| id == format!("{value}")),
         "range" => {
             let (field, bounds) = first();
             let holds = |found: &Value| {

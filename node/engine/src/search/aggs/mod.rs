@@ -1,7 +1,7 @@
 //! Aggregations: collected by segment, merged by shard, merged over shards, written as OpenSearch writes them.
 //!
 //! - `plan`: a request's aggregations resolved against the mapping;
-//! - `segment`: blocks of documents → counts and sums, by codes and ordinals of one segment, no text;
+//! - `reader`: values of blocks of documents; `segment`: blocks of documents → counts and sums, by codes and ordinals of one segment, no text;
 //! - `partial`: what travels between shards; merging; what a shard leaves out;
 //! - `render`: the JSON.
 //!
@@ -10,6 +10,7 @@
 
 mod partial;
 mod plan;
+mod reader;
 mod render;
 mod segment;
 

@@ -6,18 +6,19 @@
 
 use super::{
     partial::{Key, MetricState, PartialAggregation, PartialBucket},
-    plan::{MissingValue, Plan, PlanKind},
+    plan::{Plan, PlanKind},
+    reader::{Fetched, Reader},
 };
 use crate::search::{
     SearchError,
-    coding::{Codes, Coding, long},
+    coding::{Coding, long},
 };
 use segmentry_query::{Interval, MetricKind, QueryError, QueryErrorKind, date::CalendarUnit};
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
 };
-use tantivy::{DocId, SegmentReader, columnar::ColumnIndex, u64_to_f64, u64_to_i64};
+use tantivy::{DocId, SegmentReader, u64_to_f64, u64_to_i64};
 
 /// Buckets of one aggregation in one segment; a few dozen bytes each, and as much for every metric below.
 const MAX_SEGMENT_BUCKETS: usize = 1_000_000;
@@ -121,123 +122,6 @@ impl Node {
                 states.resize(count, MetricState::default());
                 Ok(states.into_iter().map(PartialAggregation::Metric).collect())
             }
-        }
-    }
-}
-
-/// Values of a block: `codes[i]` belongs to the document at `at[i]` of the block, or at `i` if `at` is empty.
-#[derive(Default)]
-struct Fetched {
-    at: Vec<u32>,
-    codes: Vec<u64>,
-}
-
-impl Fetched {
-    #[inline]
-    fn place(&self, index: usize) -> usize {
-        self.at.get(index).map_or(index, |&at| at as usize)
-    }
-}
-
-struct Reader {
-    codes: Option<Codes>,
-    coding: Coding,
-    missing: Option<u64>,
-    /// Ordinal that stands for the text of `missing`, where the dictionary does not have it.
-    missing_text: Option<(u64, String)>,
-    /// Each value counts once in a document.
-    unique: bool,
-}
-
-impl Reader {
-    fn open(segment: &SegmentReader, plan: &Plan) -> Result<Self, SearchError> {
-        let coding = plan.coding.clone().unwrap_or(Coding::Long);
-        let codes = match &plan.column {
-            Some(name) => Codes::open(segment, name, &coding)?,
-            None => None,
-        };
-        let (mut missing, mut missing_text) = (None, None);
-        match &plan.missing {
-            None => {}
-            Some(MissingValue::Code(code)) => missing = Some(*code),
-            Some(MissingValue::Text(text)) => {
-                let terms = codes.as_ref().and_then(|codes| codes.terms.as_ref());
-                let found = match terms {
-                    Some(terms) => terms
-                        .dictionary()
-                        .term_ord(text.as_bytes())
-                        .map_err(tantivy::TantivyError::from)?,
-                    None => None,
-                };
-                let ord = found.unwrap_or_else(|| terms.map_or(0, |terms| terms.num_terms() as u64));
-                if found.is_none() {
-                    missing_text = Some((ord, text.clone()));
-                }
-                missing = Some(ord);
-            }
-        }
-        let unique = match plan.kind {
-            PlanKind::Metric(_) => coding == Coding::Keyword,
-            PlanKind::Terms | PlanKind::Histogram { .. } => true,
-        };
-        Ok(Self {
-            codes,
-            coding,
-            missing,
-            missing_text,
-            unique,
-        })
-    }
-
-    /// Smallest and largest code that may come.
-    fn bounds(&self) -> Option<(u64, u64)> {
-        let column = self
-            .codes
-            .as_ref()
-            .filter(|codes| codes.column.values.num_vals() > 0);
-        let column = column.map(|codes| (codes.column.min_value(), codes.column.max_value()));
-        match (column, self.missing) {
-            (Some((low, high)), Some(missing)) => Some((low.min(missing), high.max(missing))),
-            (Some(bounds), None) => Some(bounds),
-            (None, missing) => missing.map(|missing| (missing, missing)),
-        }
-    }
-
-    fn fetch(&self, docs: &[DocId], into: &mut Fetched) {
-        into.at.clear();
-        into.codes.clear();
-        let Some(codes) = &self.codes else {
-            if let Some(missing) = self.missing {
-                into.codes.resize(docs.len(), missing);
-            }
-            return;
-        };
-        let column = &codes.column;
-        if matches!(column.index, ColumnIndex::Full) {
-            into.codes.resize(docs.len(), 0);
-            column.values.get_vals(docs, &mut into.codes);
-            return;
-        }
-        for (at, &doc) in (0..).zip(docs) {
-            let start = into.codes.len();
-            into.codes.extend(column.values_for_doc(doc));
-            if into.codes.len() == start {
-                into.codes.extend(self.missing);
-            } else if self.unique && into.codes.len() > start + 1 {
-                into.codes[start..].sort_unstable();
-                let mut kept = start + 1;
-                for index in start + 1..into.codes.len() {
-                    if into.codes[index] != into.codes[kept - 1] {
-                        into.codes[kept] = into.codes[index];
-                        kept += 1;
-                    }
-                }
-                into.codes.truncate(kept);
-            }
-            into.at.resize(into.codes.len(), at);
-        }
-        if into.codes.is_empty() {
-            into.at.clear();
         }
     }
 }
