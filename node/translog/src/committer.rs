@@ -297,13 +297,15 @@ impl Committer {
         if gone.contains(&self.checkpointed.generation) {
             self.checkpoint()?;
         }
+        let dir = &self.inner.dir;
         for number in gone {
-            let path = format::path(&self.inner.dir, number);
+            let path = format::path(dir, number);
             self.inner.fs.remove(&path).map_err(Error::io("remove", &path))?;
+            // one by one: removals that come durable in another order would leave a hole, which reads as damage
+            self.inner.fs.sync_dir(dir).map_err(Error::io("sync", dir))?;
             self.inner.index.lock().forget(number);
         }
-        let dir = &self.inner.dir;
-        self.inner.fs.sync_dir(dir).map_err(Error::io("sync", dir))
+        Ok(())
     }
 
     /// Writes the other slot; never before the data that it vouches for is synced.

@@ -173,7 +173,7 @@ fn cut(acts: &[Act], at: Option<u64>, seed: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_the_power_does_what_was_persisted_is_there(
