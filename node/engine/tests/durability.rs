@@ -13,10 +13,11 @@ mod common;
 use common::{Copy, Watched, config, dir, ids, names, wait_for};
 use segmentry_engine::{CommitPayload, Engine, EngineError};
 use segmentry_mapping::Mapping;
-use segmentry_vfs::RealFs;
+use segmentry_vfs::{CrashFs, RealFs};
 use serde_json::json;
 use std::{
     collections::HashSet,
+    path::Path,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -326,4 +327,31 @@ fn a_file_that_was_cut_or_lost_after_the_flush_is_reported_as_corrupt() {
     assert!(matches!(opened(), Err(EngineError::Corrupt { file, .. }) if file == name));
     std::fs::write(&file, &bytes).unwrap();
     assert_eq!(ids(&opened().unwrap()), ["1"]);
+}
+
+#[test]
+fn on_a_disk_that_forgets_what_was_not_synced_the_flushed_commit_is_whole() {
+    for seed in 1..20 {
+        let fs = CrashFs::new();
+        let dir = Path::new("/data/index");
+        let open = || {
+            let mut config = config(Arc::new(fs.clone()), dir);
+            config.map_files = false;
+            config
+        };
+        let flushed = {
+            let mut copy = Copy::create(open());
+            let _ = filled(&mut copy);
+            copy.engine.flush().unwrap();
+            churn(&mut copy, 3);
+            let flushed = copy.ids();
+            copy.engine.flush().unwrap();
+            churn(&mut copy, 5);
+            flushed
+        };
+        fs.crash(seed);
+        let engine = Engine::open(open()).unwrap();
+        assert_eq!(ids(&engine), flushed);
+        assert_eq!(engine.verify().unwrap(), Vec::<String>::new());
+    }
 }
