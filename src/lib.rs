@@ -14,6 +14,7 @@ pub mod apply;
 pub mod build;
 pub mod controller;
 pub mod logging;
+pub mod node_command;
 pub mod nodeclient;
 pub mod objects;
 pub mod observe;

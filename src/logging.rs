@@ -6,9 +6,15 @@ use tracing_subscriber::EnvFilter;
 /// Logs to standard error: text on a terminal, JSON elsewhere; level by `RUST_LOG`, else info.
 pub fn start() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // A second call (tests in one process) keeps the first one's settings.
-    let _ = if std::io::stderr().is_terminal() { builder.try_init() } else { builder.json().try_init() };
+    let _ = if std::io::stderr().is_terminal() {
+        builder.try_init()
+    } else {
+        builder.json().try_init()
+    };
 }
 
 /// Resolves when the process is asked to end (SIGTERM or Ctrl-C).

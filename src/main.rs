@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use segmentry::{api, controller::operator};
+use segmentry::{api, controller::operator, node_command};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 // musl's own allocator serialises threads.
@@ -20,6 +20,8 @@ struct Cli {
 enum Command {
     /// Looks after IndexCluster and Index objects in Kubernetes
     Operator(OperatorArgs),
+    /// Runs one storage node
+    Node(node_command::NodeArgs),
     /// Writes the custom resource definitions
     Crds(CrdsArgs),
 }
@@ -59,6 +61,7 @@ struct CrdsArgs {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Operator(args) => run_operator(args),
+        Command::Node(args) => node_command::run(args),
         Command::Crds(args) => write_crds(&args),
     };
     match outcome {

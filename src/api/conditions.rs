@@ -176,7 +176,12 @@ pub struct Verdict {
 
 impl Verdict {
     /// Short form.
-    pub fn new(kind: &'static str, truth: impl Into<Truth>, reason: &str, message: impl Into<String>) -> Self {
+    pub fn new(
+        kind: &'static str,
+        truth: impl Into<Truth>,
+        reason: &str,
+        message: impl Into<String>,
+    ) -> Self {
         Self {
             kind,
             truth: truth.into(),
@@ -193,7 +198,13 @@ fn clip(message: &str) -> String {
 
 /// The new list of conditions: one for each of `types`, in that order. A transition time moves only when the status does, so
 /// that an unchanged verdict gives an unchanged list. Types without a verdict keep what they had, or are `Unknown`.
-pub fn merge(old: &[Condition], types: &[&'static str], verdicts: &[Verdict], generation: i64, now: Timestamp) -> Vec<Condition> {
+pub fn merge(
+    old: &[Condition],
+    types: &[&'static str],
+    verdicts: &[Verdict],
+    generation: i64,
+    now: Timestamp,
+) -> Vec<Condition> {
     types
         .iter()
         .map(|kind| {
@@ -235,20 +246,48 @@ mod tests {
 
     #[test]
     fn the_first_visit_sets_every_type() {
-        let merged = merge(&[], &CLUSTER_TYPES, &[Verdict::new(READY, false, reason::STARTING, "x")], 3, at(5));
+        let merged = merge(
+            &[],
+            &CLUSTER_TYPES,
+            &[Verdict::new(READY, false, reason::STARTING, "x")],
+            3,
+            at(5),
+        );
         assert_eq!(merged.len(), CLUSTER_TYPES.len());
-        assert!(merged.iter().all(|condition| !condition.reason.is_empty() && condition.observed_generation == Some(3)));
+        assert!(
+            merged
+                .iter()
+                .all(|condition| !condition.reason.is_empty() && condition.observed_generation == Some(3))
+        );
         assert_eq!(merged[0].status, "False");
         assert_eq!(merged[1].status, "Unknown");
     }
 
     #[test]
     fn a_transition_time_moves_only_with_the_status() {
-        let first = merge(&[], &INDEX_TYPES, &[Verdict::new(READY, false, "A", "a")], 1, at(5));
-        let same = merge(&first, &INDEX_TYPES, &[Verdict::new(READY, false, "B", "b")], 1, at(9));
+        let first = merge(
+            &[],
+            &INDEX_TYPES,
+            &[Verdict::new(READY, false, "A", "a")],
+            1,
+            at(5),
+        );
+        let same = merge(
+            &first,
+            &INDEX_TYPES,
+            &[Verdict::new(READY, false, "B", "b")],
+            1,
+            at(9),
+        );
         assert_eq!(same[0].last_transition_time.0, at(5));
         assert_eq!(same[0].reason, "B");
-        let flipped = merge(&same, &INDEX_TYPES, &[Verdict::new(READY, true, "B", "b")], 1, at(9));
+        let flipped = merge(
+            &same,
+            &INDEX_TYPES,
+            &[Verdict::new(READY, true, "B", "b")],
+            1,
+            at(9),
+        );
         assert_eq!(flipped[0].last_transition_time.0, at(9));
     }
 

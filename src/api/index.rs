@@ -4,7 +4,10 @@ use super::{
     Durability, ReplicationType,
     status::{CopyStatus, Health, TranslogStatus, UnassignedStatus},
 };
-use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::{Condition, Time}};
+use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
+    apis::meta::v1::{Condition, Time},
+};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,10 @@ use super::{
 };
 use k8s_openapi::{
     api::core::v1::{Affinity, Toleration, TopologySpreadConstraint},
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::{Condition, Time}},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{Condition, Time},
+    },
 };
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -46,7 +49,9 @@ pub struct IndexClusterSpec {
     #[x_kube(validation = Rule::new("size(self) >= 1 && size(self) <= 512 && !self.matches('[[:space:]]')").message("`image` must be an image reference without spaces of at most 512 characters; remove the field to keep the running image"))]
     pub image: Option<String>,
     /// Groups of equal nodes.
-    #[schemars(length(min = 1, max = 8))]
+    #[schemars(length(min = 1, max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    #[x_kube(validation = Rule::new("self.all(set, oldSelf.exists(old, old.name == set.name))").message("`name` of a node set must not change: pods and volumes carry it; restore the old name"))]
     #[x_kube(validation = Rule::new("size(self) == 1").message("`nodeSets` must hold exactly one node set in this release (a later release lifts this); merge them into one"))]
     pub node_sets: Vec<NodeSetSpec>,
     /// Defaults for indices that are created later by an Index object; existing indices keep theirs.
@@ -73,7 +78,6 @@ pub struct NodeSetSpec {
     /// Name, part of the pods' names.
     #[schemars(length(max = 11))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("`name` of a node set must be a DNS label that begins with a letter, of at most 11 characters"))]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("`name` of a node set must not change: pods and volumes carry it; restore the old name"))]
     pub name: String,
     /// Number of nodes.
     #[x_kube(validation = Rule::new("self == 1 || self == 3").message("`replicas` must be 1 or 3 in this release (a later release lifts this)"))]

@@ -10,7 +10,13 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
 /// Properties whose types are Kubernetes' own.
-const EMBEDDED: [&str; 5] = ["tolerations", "affinity", "topologySpreadConstraints", "conditions", "resources"];
+const EMBEDDED: [&str; 5] = [
+    "tolerations",
+    "affinity",
+    "topologySpreadConstraints",
+    "conditions",
+    "resources",
+];
 
 /// Schema of mappings: any object.
 pub fn opaque_object(_: &mut SchemaGenerator) -> Schema {
@@ -81,7 +87,9 @@ fn tidy(value: &mut Value, embedded: bool) {
                     if let Value::Object(properties) = child {
                         for (name, property) in properties.iter_mut() {
                             let foreign = embedded || EMBEDDED.contains(&name.as_str());
-                            let keep = (!embedded).then(|| property.get("description").cloned()).flatten();
+                            let keep = (!embedded)
+                                .then(|| property.get("description").cloned())
+                                .flatten();
                             tidy(property, foreign);
                             if let (Some(text), Value::Object(property)) = (keep, property) {
                                 property.insert("description".to_owned(), text);
@@ -137,7 +145,10 @@ mod tests {
         for (name, text, _) in all() {
             let path = format!("{}/crds/{name}", env!("CARGO_MANIFEST_DIR"));
             let committed = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(committed == text, "{name} is stale: run `segmentry crds --output crds`");
+            assert!(
+                committed == text,
+                "{name} is stale: run `segmentry crds --output crds`"
+            );
         }
     }
 
@@ -155,9 +166,21 @@ mod tests {
             let names = &value["spec"]["names"];
             assert_eq!(names["categories"][0], "segmentry");
             let short = names["shortNames"][0].as_str().unwrap();
-            assert_eq!(short, if name.starts_with("indexclusters") { "ixc" } else { "ix" });
-            let columns = value["spec"]["versions"][0]["additionalPrinterColumns"].as_array().unwrap();
-            assert_eq!(columns[0]["jsonPath"], ".status.conditions[?(@.type==\"Ready\")].status");
+            assert_eq!(
+                short,
+                if name.starts_with("indexclusters") {
+                    "ixc"
+                } else {
+                    "ix"
+                }
+            );
+            let columns = value["spec"]["versions"][0]["additionalPrinterColumns"]
+                .as_array()
+                .unwrap();
+            assert_eq!(
+                columns[0]["jsonPath"],
+                ".status.conditions[?(@.type==\"Ready\")].status"
+            );
             assert!(value["spec"]["versions"][0]["subresources"]["status"].is_object());
         }
     }
@@ -168,7 +191,10 @@ mod tests {
             Value::Object(map) => {
                 if let Some(Value::Array(list)) = map.get("x-kubernetes-validations") {
                     for rule in list {
-                        found.push((rule["rule"].as_str().unwrap().to_owned(), rule["message"].as_str().unwrap_or_default().to_owned()));
+                        found.push((
+                            rule["rule"].as_str().unwrap().to_owned(),
+                            rule["message"].as_str().unwrap_or_default().to_owned(),
+                        ));
                     }
                 }
                 map.values().for_each(|item| rules(item, found));
@@ -184,20 +210,43 @@ mod tests {
             rules(&value, &mut found);
         }
         assert!(found.len() >= 24, "{} rules", found.len());
-        assert!(found.iter().all(|(_, message)| message.contains('`') && message.len() > 30), "{found:?}");
-        for part in ["self.replicas == oldSelf.replicas", "size(self) == 1", "self.mappings == oldSelf.mappings", "self.settings == oldSelf.settings"] {
-            let (_, message) = found.iter().find(|(rule, _)| rule.contains(part)).unwrap_or_else(|| panic!("no rule {part}"));
+        assert!(
+            found
+                .iter()
+                .all(|(_, message)| message.contains('`') && message.len() > 30),
+            "{found:?}"
+        );
+        for part in [
+            "self.replicas == oldSelf.replicas",
+            "size(self) == 1",
+            "self.mappings == oldSelf.mappings",
+            "self.settings == oldSelf.settings",
+        ] {
+            let (_, message) = found
+                .iter()
+                .find(|(rule, _)| rule.contains(part))
+                .unwrap_or_else(|| panic!("no rule {part}"));
             assert!(message.contains("a later release lifts this"), "{message}");
         }
-        assert!(found.iter().any(|(rule, _)| rule.contains("self.shards == oldSelf.shards")));
+        assert!(
+            found
+                .iter()
+                .any(|(rule, _)| rule.contains("self.shards == oldSelf.shards"))
+        );
         assert!(found.iter().any(|(rule, _)| rule.contains("<= 40")));
     }
 
     #[test]
     fn yaml_quotes_what_yaml_1_1_would_read_as_a_boolean() {
-        let text = serde_saphyr::to_string(&serde_json::json!({"a": "n", "b": "on", "c": "yes", "d": "1", "e": "null"})).unwrap();
+        let text = serde_saphyr::to_string(
+            &serde_json::json!({"a": "n", "b": "on", "c": "yes", "d": "1", "e": "null"}),
+        )
+        .unwrap();
         for (key, word) in [("a", "n"), ("b", "on"), ("c", "yes"), ("d", "1"), ("e", "null")] {
-            assert!(text.contains(&format!("{key}: \"{word}\"")) || text.contains(&format!("{key}: '{word}'")), "{text}");
+            assert!(
+                text.contains(&format!("{key}: \"{word}\"")) || text.contains(&format!("{key}: '{word}'")),
+                "{text}"
+            );
         }
     }
 }

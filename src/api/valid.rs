@@ -1,9 +1,10 @@
 //! Specs as types that cannot hold a bad value. The same rules as the CRDs' CEL, for manifests that no API server checked.
 
 use super::{
-    Index, IndexCluster, labels,
+    Index, IndexCluster,
     index::DeletionPolicy,
     index_cluster::{BalancingMode, NodeSetSpec, ServiceType},
+    labels,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
@@ -103,7 +104,9 @@ impl ValidCluster {
     pub fn new(object: &IndexCluster) -> Result<Self, InvalidSpec> {
         let name = object.name_any();
         if !dns_label(&name) || name.len() > 40 {
-            return refuse("`metadata.name` must be a DNS label of at most 40 characters that begins with a letter");
+            return refuse(
+                "`metadata.name` must be a DNS label of at most 40 characters that begins with a letter",
+            );
         }
         let spec = &object.spec;
         let [set] = spec.node_sets.as_slice() else {
@@ -116,11 +119,18 @@ impl ValidCluster {
         }
         let defaults = spec.index_defaults.clone().unwrap_or_default();
         let service = spec.service.clone().unwrap_or_default();
-        if service.annotations.keys().any(|key| key.starts_with("segmentry.io/")) {
+        if service
+            .annotations
+            .keys()
+            .any(|key| key.starts_with("segmentry.io/"))
+        {
             return refuse("`service.annotations` must not set keys under segmentry.io/");
         }
         Ok(Self {
-            key: Key { namespace: object.namespace().unwrap_or_default(), name },
+            key: Key {
+                namespace: object.namespace().unwrap_or_default(),
+                name,
+            },
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
             image: spec.image.clone(),
@@ -142,14 +152,18 @@ impl ValidCluster {
 
     /// Names of all nodes.
     pub fn node_names(&self) -> Vec<String> {
-        (0..self.set.replicas).map(|ordinal| self.node_name(ordinal)).collect()
+        (0..self.set.replicas)
+            .map(|ordinal| self.node_name(ordinal))
+            .collect()
     }
 }
 
 impl ValidNodeSet {
     fn new(set: &NodeSetSpec) -> Result<Self, InvalidSpec> {
         if !dns_label(&set.name) || set.name.len() > 11 {
-            return refuse("`name` of a node set must be a DNS label that begins with a letter, of at most 11 characters");
+            return refuse(
+                "`name` of a node set must be a DNS label that begins with a letter, of at most 11 characters",
+            );
         }
         let replicas = match set.replicas {
             1 => 1,
@@ -160,10 +174,18 @@ impl ValidNodeSet {
             Some(bytes) if bytes >= 64 << 20 => {}
             _ => return refuse("`storage.size` must be a quantity of at least 64Mi, for example 10Gi"),
         }
-        if set.pod_labels.keys().any(|key| key.starts_with("app.kubernetes.io/") || key.starts_with("segmentry.io/")) {
+        if set
+            .pod_labels
+            .keys()
+            .any(|key| key.starts_with("app.kubernetes.io/") || key.starts_with("segmentry.io/"))
+        {
             return refuse("`podLabels` must not set keys under app.kubernetes.io/ or segmentry.io/");
         }
-        if set.pod_annotations.keys().any(|key| key.starts_with("segmentry.io/")) {
+        if set
+            .pod_annotations
+            .keys()
+            .any(|key| key.starts_with("segmentry.io/"))
+        {
             return refuse("`podAnnotations` must not set keys under segmentry.io/");
         }
         Ok(Self {
@@ -175,7 +197,11 @@ impl ValidNodeSet {
             node_selector: set.node_selector.clone(),
             tolerations: set.tolerations.iter().map(json).collect::<Result<_, _>>()?,
             affinity: set.affinity.as_ref().map(json).transpose()?,
-            spread: set.topology_spread_constraints.iter().map(json).collect::<Result<_, _>>()?,
+            spread: set
+                .topology_spread_constraints
+                .iter()
+                .map(json)
+                .collect::<Result<_, _>>()?,
             priority_class: set.priority_class_name.clone(),
             pull_secrets: set.image_pull_secrets.clone(),
             pod_labels: set.pod_labels.clone(),
@@ -245,8 +271,13 @@ impl ValidIndex {
         let index_name = spec.index_name.clone().unwrap_or_else(|| object.name_any());
         let first = index_name.chars().next().unwrap_or('.');
         let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '.' | '-');
-        if !(first.is_ascii_lowercase() || first.is_ascii_digit()) || !index_name.chars().all(valid) || index_name.len() > 255 {
-            return refuse("`indexName` must consist of lower case letters, digits, '_', '.' and '-', and begin with a letter or digit");
+        if !(first.is_ascii_lowercase() || first.is_ascii_digit())
+            || !index_name.chars().all(valid)
+            || index_name.len() > 255
+        {
+            return refuse(
+                "`indexName` must consist of lower case letters, digits, '_', '.' and '-', and begin with a letter or digit",
+            );
         }
         if !dns_label(&spec.cluster_ref.name) || spec.cluster_ref.name.len() > 40 {
             return refuse("`clusterRef.name` must be the name of an IndexCluster in this namespace");
@@ -266,7 +297,10 @@ impl ValidIndex {
         }
         let durability = translog.durability.map(Durability::from);
         if let Some(durability) = durability {
-            dynamic.insert("index.translog.durability".to_owned(), durability.as_str().to_owned());
+            dynamic.insert(
+                "index.translog.durability".to_owned(),
+                durability.as_str().to_owned(),
+            );
         }
         if let Some(millis) = translog.sync_interval_milliseconds {
             if !(100..=3_600_000).contains(&millis) {
@@ -277,9 +311,16 @@ impl ValidIndex {
         if let Some(size) = &translog.flush_threshold {
             match quantity_bytes(size) {
                 Some(bytes) if bytes >= 1 << 20 => {
-                    dynamic.insert("index.translog.flush_threshold_size".to_owned(), format!("{bytes}b"));
+                    dynamic.insert(
+                        "index.translog.flush_threshold_size".to_owned(),
+                        format!("{bytes}b"),
+                    );
                 }
-                _ => return refuse("`translog.flushThreshold` must be a quantity in whole bytes of at least 1Mi, for example 512Mi"),
+                _ => {
+                    return refuse(
+                        "`translog.flushThreshold` must be a quantity in whole bytes of at least 1Mi, for example 512Mi",
+                    );
+                }
             }
         }
         match spec.refresh_interval_milliseconds {
@@ -290,7 +331,9 @@ impl ValidIndex {
             Some(millis @ 100..=86_400_000) => {
                 dynamic.insert("index.refresh_interval".to_owned(), format!("{millis}ms"));
             }
-            Some(_) => return refuse("`refreshIntervalMilliseconds` must be -1 (off) or between 100 and 86400000"),
+            Some(_) => {
+                return refuse("`refreshIntervalMilliseconds` must be -1 (off) or between 100 and 86400000");
+            }
         }
         if spec.settings.len() > 64 {
             return refuse("`settings` must hold at most 64 keys");
@@ -300,15 +343,27 @@ impl ValidIndex {
                 return refuse("`settings` must use full keys that begin with 'index.'");
             }
             if TYPED.contains(&key.as_str()) {
-                return refuse(format!("`settings` must not hold '{key}', which has a field of its own"));
+                return refuse(format!(
+                    "`settings` must not hold '{key}', which has a field of its own"
+                ));
             }
         }
-        if spec.mappings.as_ref().is_some_and(|mappings| !mappings.is_object()) {
+        if spec
+            .mappings
+            .as_ref()
+            .is_some_and(|mappings| !mappings.is_object())
+        {
             return refuse("`mappings` must be an object");
         }
         Ok(Self {
-            cluster: Key { namespace: namespace.clone(), name: spec.cluster_ref.name.clone() },
-            key: Key { namespace, name: object.name_any() },
+            cluster: Key {
+                namespace: namespace.clone(),
+                name: spec.cluster_ref.name.clone(),
+            },
+            key: Key {
+                namespace,
+                name: object.name_any(),
+            },
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
             index_name,
@@ -320,7 +375,10 @@ impl ValidIndex {
             settings: spec.settings.clone(),
             mappings: spec.mappings.clone(),
             deletion_policy: spec.deletion_policy,
-            adopt: object.annotations().get(labels::ADOPT_INDEX).is_some_and(|value| value == "true"),
+            adopt: object
+                .annotations()
+                .get(labels::ADOPT_INDEX)
+                .is_some_and(|value| value == "true"),
             recreate: object.annotations().get(labels::RECREATE).cloned(),
         })
     }
@@ -349,13 +407,17 @@ impl ValidIndex {
 fn dns_label(name: &str) -> bool {
     let bytes = name.as_bytes();
     let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
-    bytes.first().is_some_and(u8::is_ascii_lowercase) && bytes.last().is_some_and(|b| *b != b'-') && bytes.iter().all(inner)
+    bytes.first().is_some_and(u8::is_ascii_lowercase)
+        && bytes.last().is_some_and(|b| *b != b'-')
+        && bytes.iter().all(inner)
 }
 
 /// Whole bytes of a quantity; none for what is no quantity, negative, or not whole.
 pub fn quantity_bytes(quantity: &Quantity) -> Option<u64> {
     let text = quantity.0.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
     let factor: u128 = match suffix {
         "" => 1,
@@ -394,7 +456,18 @@ mod tests {
 
     #[test]
     fn quantities_are_read_as_kubernetes_does() {
-        for (text, bytes) in [("512Mi", Some(512 << 20)), ("1.5Gi", Some(3 << 29)), ("1e9", Some(1_000_000_000)), ("10", Some(10)), ("2k", Some(2000)), ("100m", None), ("0.5", None), ("x", None), ("", None), ("-1Gi", None)] {
+        for (text, bytes) in [
+            ("512Mi", Some(512 << 20)),
+            ("1.5Gi", Some(3 << 29)),
+            ("1e9", Some(1_000_000_000)),
+            ("10", Some(10)),
+            ("2k", Some(2000)),
+            ("100m", None),
+            ("0.5", None),
+            ("x", None),
+            ("", None),
+            ("-1Gi", None),
+        ] {
             assert_eq!(quantity_bytes(&Quantity(text.to_owned())), bytes, "{text}");
         }
     }
@@ -407,18 +480,36 @@ mod tests {
     #[test]
     fn a_minimal_cluster_is_valid_and_names_its_nodes() {
         let valid = cluster("{apiVersion: segmentry.io/v1alpha1, kind: IndexCluster, metadata: {name: quick, namespace: a}, spec: {nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Gi}}]}}").unwrap();
-        assert_eq!(valid.node_names(), ["quick-nodes-0", "quick-nodes-1", "quick-nodes-2"]);
+        assert_eq!(
+            valid.node_names(),
+            ["quick-nodes-0", "quick-nodes-1", "quick-nodes-2"]
+        );
     }
 
     #[test]
     fn each_broken_rule_of_a_cluster_is_named() {
         for (spec, part) in [
             ("{nodeSets: []}", "nodeSets"),
-            ("{nodeSets: [{name: nodes, replicas: 2, storage: {size: 1Gi}}]}", "replicas"),
-            ("{nodeSets: [{name: Nodes, replicas: 3, storage: {size: 1Gi}}]}", "name"),
-            ("{nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Mi}}]}", "storage.size"),
-            ("{image: 'a b', nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Gi}}]}", "image"),
-            ("{nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Gi}, podLabels: {app.kubernetes.io/name: x}}]}", "podLabels"),
+            (
+                "{nodeSets: [{name: nodes, replicas: 2, storage: {size: 1Gi}}]}",
+                "replicas",
+            ),
+            (
+                "{nodeSets: [{name: Nodes, replicas: 3, storage: {size: 1Gi}}]}",
+                "name",
+            ),
+            (
+                "{nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Mi}}]}",
+                "storage.size",
+            ),
+            (
+                "{image: 'a b', nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Gi}}]}",
+                "image",
+            ),
+            (
+                "{nodeSets: [{name: nodes, replicas: 3, storage: {size: 1Gi}, podLabels: {app.kubernetes.io/name: x}}]}",
+                "podLabels",
+            ),
         ] {
             let error = cluster(&format!("{{apiVersion: segmentry.io/v1alpha1, kind: IndexCluster, metadata: {{name: quick}}, spec: {spec}}}")).unwrap_err();
             assert!(error.0.contains(part), "{spec}: {error}");
@@ -433,12 +524,20 @@ mod tests {
         };
         let valid = index("{clusterRef: {name: quick}, shards: 3, replicas: 1, translog: {durability: Async, syncIntervalMilliseconds: 500, flushThreshold: 1Gi}, refreshIntervalMilliseconds: -1}").unwrap();
         assert_eq!(valid.dynamic["index.translog.durability"], "async");
-        assert_eq!(valid.dynamic["index.translog.flush_threshold_size"], "1073741824b");
+        assert_eq!(
+            valid.dynamic["index.translog.flush_threshold_size"],
+            "1073741824b"
+        );
         assert_eq!(valid.dynamic["index.refresh_interval"], "-1");
         assert!(!valid.owned_keys().contains("index.replication.type"));
         let error = index("{clusterRef: {name: quick}, settings: {index.refresh_interval: 1s}}").unwrap_err();
         assert!(error.0.contains("index.refresh_interval"));
-        for (spec, part) in [("{clusterRef: {name: quick}, shards: 0}", "shards"), ("{clusterRef: {name: quick}, replicas: 3}", "replicas"), ("{clusterRef: {name: quick}, indexName: _x}", "indexName"), ("{clusterRef: {name: Q}}", "clusterRef")] {
+        for (spec, part) in [
+            ("{clusterRef: {name: quick}, shards: 0}", "shards"),
+            ("{clusterRef: {name: quick}, replicas: 3}", "replicas"),
+            ("{clusterRef: {name: quick}, indexName: _x}", "indexName"),
+            ("{clusterRef: {name: Q}}", "clusterRef"),
+        ] {
             assert!(index(spec).unwrap_err().0.contains(part));
         }
     }

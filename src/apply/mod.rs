@@ -66,15 +66,38 @@ impl Pass<'_> {
     /// A node by name, without stating a cluster: it may not be in one yet.
     fn node(&self, name: &str, uuid: Option<&str>) -> Result<Endpoint, ApplyError> {
         let token = self.observed.runtime.token.clone().ok_or(ApplyError::NoNode)?;
-        let address = self.observed.runtime.instances.iter().find(|instance| instance.name == name && instance.running).and_then(|instance| instance.address.clone());
-        Ok(Endpoint { address: address.ok_or(ApplyError::NoNode)?, token, cluster_uuid: uuid.map(ToOwned::to_owned) })
+        let address = self
+            .observed
+            .runtime
+            .instances
+            .iter()
+            .find(|instance| instance.name == name && instance.running)
+            .and_then(|instance| instance.address.clone());
+        Ok(Endpoint {
+            address: address.ok_or(ApplyError::NoNode)?,
+            token,
+            cluster_uuid: uuid.map(ToOwned::to_owned),
+        })
     }
 
     /// Any node of the cluster, the leader first.
     pub fn any_node(&self) -> Result<Endpoint, ApplyError> {
-        let leader = self.observed.overview.as_ref().and_then(|overview| overview.leader.clone());
-        let formed = self.observed.nodes.iter().filter(|(_, answer)| answer.as_ref().is_ok_and(|status| status.formed)).map(|(name, _)| name.clone());
-        leader.into_iter().chain(formed).find_map(|name| self.node(&name, self.uuid).ok()).ok_or(ApplyError::NoNode)
+        let leader = self
+            .observed
+            .overview
+            .as_ref()
+            .and_then(|overview| overview.leader.clone());
+        let formed = self
+            .observed
+            .nodes
+            .iter()
+            .filter(|(_, answer)| answer.as_ref().is_ok_and(|status| status.formed))
+            .map(|(name, _)| name.clone());
+        leader
+            .into_iter()
+            .chain(formed)
+            .find_map(|name| self.node(&name, self.uuid).ok())
+            .ok_or(ApplyError::NoNode)
     }
 }
 
@@ -82,11 +105,20 @@ impl Pass<'_> {
 ///
 /// # Errors
 /// See [`ApplyError`].
-pub async fn carry_out<R: Runtime>(runtime: &R, nodes: &NodeClient, expectations: &Expectations, pass: &Pass<'_>, step: &Step) -> Result<Done, ApplyError> {
+pub async fn carry_out<R: Runtime>(
+    runtime: &R,
+    nodes: &NodeClient,
+    expectations: &Expectations,
+    pass: &Pass<'_>,
+    step: &Step,
+) -> Result<Done, ApplyError> {
     let epoch = pass.epoch;
     match step {
         Step::WriteIdentity(_) => return Ok(Done::Nothing),
-        Step::Ensure { apply_template, disruption_allowed } => {
+        Step::Ensure {
+            apply_template,
+            disruption_allowed,
+        } => {
             let set = NodeSet {
                 cluster: pass.cluster.clone(),
                 image: pass.image.to_owned(),
@@ -94,17 +126,37 @@ pub async fn carry_out<R: Runtime>(runtime: &R, nodes: &NodeClient, expectations
                 apply_template: *apply_template,
                 disruption_allowed: *disruption_allowed,
             };
-            return Ok(if runtime.ensure(&set).await? { Done::Changed } else { Done::Nothing });
+            return Ok(if runtime.ensure(&set).await? {
+                Done::Changed
+            } else {
+                Done::Nothing
+            });
         }
         Step::Initialise { node, request } => {
             nodes.initialise(&pass.node(node, None)?, epoch, request).await?;
         }
         Step::Reset { node, cluster_uuid } => {
-            nodes.reset(&pass.node(node, None)?, epoch, &Reset { cluster_uuid: cluster_uuid.clone() }).await?;
+            nodes
+                .reset(
+                    &pass.node(node, None)?,
+                    epoch,
+                    &Reset {
+                        cluster_uuid: cluster_uuid.clone(),
+                    },
+                )
+                .await?;
         }
-        Step::ReplaceMember(replacement) => nodes.replace_member(&pass.any_node()?, epoch, replacement).await?,
+        Step::ReplaceMember(replacement) => {
+            nodes
+                .replace_member(&pass.any_node()?, epoch, replacement)
+                .await?
+        }
         Step::ClusterSettings(settings) => nodes.cluster_settings(&pass.any_node()?, epoch, settings).await?,
-        Step::ReleaseIndex { index, owner_uid } => missing_is_fine(nodes.release_index(&pass.any_node()?, epoch, index, owner_uid).await)?,
+        Step::ReleaseIndex { index, owner_uid } => missing_is_fine(
+            nodes
+                .release_index(&pass.any_node()?, epoch, index, owner_uid)
+                .await,
+        )?,
         Step::PrepareRestart(request) => {
             nodes.prepare_restart(&pass.any_node()?, epoch, request).await?;
         }
@@ -118,11 +170,37 @@ pub async fn carry_out<R: Runtime>(runtime: &R, nodes: &NodeClient, expectations
                 runtime.stop(&pass.cluster.key, instance).await?;
             }
         }
-        Step::FinishRestart { target } => nodes.finish_restart(&pass.any_node()?, epoch, &FinishRestart { target: target.clone() }).await?,
-        Step::CreateIndex(request) => return Ok(Done::Index(Box::new(nodes.create_index(&pass.any_node()?, epoch, request).await?))),
-        Step::AdoptIndex { index, owner } => return Ok(Done::Index(Box::new(nodes.adopt_index(&pass.any_node()?, epoch, index, owner).await?))),
-        Step::UpdateIndex { index, update } => return Ok(Done::Index(Box::new(nodes.update_index(&pass.any_node()?, epoch, index, update).await?))),
-        Step::DeleteIndex { index } => missing_is_fine(nodes.delete_index(&pass.any_node()?, epoch, index).await)?,
+        Step::FinishRestart { target } => {
+            nodes
+                .finish_restart(
+                    &pass.any_node()?,
+                    epoch,
+                    &FinishRestart {
+                        target: target.clone(),
+                    },
+                )
+                .await?
+        }
+        Step::CreateIndex(request) => {
+            return Ok(Done::Index(Box::new(
+                nodes.create_index(&pass.any_node()?, epoch, request).await?,
+            )));
+        }
+        Step::AdoptIndex { index, owner } => {
+            return Ok(Done::Index(Box::new(
+                nodes.adopt_index(&pass.any_node()?, epoch, index, owner).await?,
+            )));
+        }
+        Step::UpdateIndex { index, update } => {
+            return Ok(Done::Index(Box::new(
+                nodes
+                    .update_index(&pass.any_node()?, epoch, index, update)
+                    .await?,
+            )));
+        }
+        Step::DeleteIndex { index } => {
+            missing_is_fine(nodes.delete_index(&pass.any_node()?, epoch, index).await)?
+        }
     }
     Ok(Done::Changed)
 }

@@ -164,7 +164,11 @@ mod tests {
     /// A misspelt field is dropped by the typed form and the two differ.
     fn typed<T: serde::de::DeserializeOwned + serde::Serialize>(value: &Value) {
         let object: T = serde_json::from_value(value.clone()).unwrap();
-        assert_eq!(crate::build::digest(&serde_json::to_value(object).unwrap()), crate::build::digest(value), "{value:#}");
+        assert_eq!(
+            crate::build::digest(&serde_json::to_value(object).unwrap()),
+            crate::build::digest(value),
+            "{value:#}"
+        );
     }
 
     fn all(context: &Context) -> Vec<Value> {
@@ -181,7 +185,9 @@ mod tests {
 
     #[test]
     fn builders_use_only_fields_that_kubernetes_has() {
-        let objects = all(&Context { operator_namespace: Some("segmentry".to_owned()) });
+        let objects = all(&Context {
+            operator_namespace: Some("segmentry".to_owned()),
+        });
         typed::<StatefulSet>(&objects[0]);
         typed::<Service>(&objects[1]);
         typed::<Service>(&objects[2]);
@@ -192,20 +198,32 @@ mod tests {
 
     #[test]
     fn output_is_byte_identical_to_the_golden_file() {
-        let context = Context { operator_namespace: Some("segmentry".to_owned()) };
+        let context = Context {
+            operator_namespace: Some("segmentry".to_owned()),
+        };
         let text = serde_json::to_string_pretty(&all(&context)).unwrap() + "\n";
         assert_eq!(text, serde_json::to_string_pretty(&all(&context)).unwrap() + "\n");
         if let Ok(path) = std::env::var("SEGMENTRY_WRITE_GOLDEN") {
             std::fs::write(format!("{path}/objects.json"), &text).unwrap();
-            std::fs::write(format!("{path}/template-hash.txt"), template::template_hash(&sample(), "registry.example/segmentry:0.1.0") + "\n").unwrap();
+            std::fs::write(
+                format!("{path}/template-hash.txt"),
+                template::template_hash(&sample(), "registry.example/segmentry:0.1.0") + "\n",
+            )
+            .unwrap();
         }
-        assert!(text == include_str!("golden/objects.json"), "builders changed; if that is meant, write the golden files anew:\n{text}");
+        assert!(
+            text == include_str!("golden/objects.json"),
+            "builders changed; if that is meant, write the golden files anew:\n{text}"
+        );
     }
 
     #[test]
     fn one_node_has_no_disruption_budget_and_a_last_copy_is_kept() {
         let mut cluster = sample();
-        assert_eq!(disruption_budget(&cluster, false).unwrap()["spec"]["maxUnavailable"], 0);
+        assert_eq!(
+            disruption_budget(&cluster, false).unwrap()["spec"]["maxUnavailable"],
+            0
+        );
         cluster.set.replicas = 1;
         assert!(disruption_budget(&cluster, true).is_none());
     }
@@ -217,6 +235,9 @@ mod tests {
         assert_eq!(set["spec"]["template"], running);
         assert_eq!(set["spec"]["updateStrategy"]["type"], "OnDelete");
         assert_eq!(set["spec"]["podManagementPolicy"], "Parallel");
-        assert_eq!(set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"], "Retain");
+        assert_eq!(
+            set["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"],
+            "Retain"
+        );
     }
 }

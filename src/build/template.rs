@@ -94,6 +94,7 @@ fn pod_spec(cluster: &ValidCluster, image: &str) -> Value {
                 "--name", "$(POD_NAME)",
                 "--data", "/data",
                 "--rest", format!("0.0.0.0:{REST_PORT}"),
+                "--rest-advertise", format!("$(POD_NAME).{headless}.{namespace}.svc:{REST_PORT}"),
                 "--transport", format!("0.0.0.0:{INTERNAL_PORT}"),
                 "--advertise", format!("$(POD_NAME).{headless}.{namespace}.svc:{INTERNAL_PORT}"),
                 "--token-file", "/etc/segmentry/token/token",
@@ -130,14 +131,33 @@ fn pod_spec(cluster: &ValidCluster, image: &str) -> Value {
                 map.insert(key.to_owned(), value);
             }
         };
-        add("nodeSelector", json!(set.node_selector), set.node_selector.is_empty());
+        add(
+            "nodeSelector",
+            json!(set.node_selector),
+            set.node_selector.is_empty(),
+        );
         add("tolerations", json!(set.tolerations), set.tolerations.is_empty());
-        add("topologySpreadConstraints", json!(spread(cluster)), set.spread.is_empty());
-        add("priorityClassName", json!(set.priority_class), set.priority_class.is_none());
-        let secrets: Vec<Value> = set.pull_secrets.iter().map(|name| json!({"name": name})).collect();
+        add(
+            "topologySpreadConstraints",
+            json!(spread(cluster)),
+            set.spread.is_empty(),
+        );
+        add(
+            "priorityClassName",
+            json!(set.priority_class),
+            set.priority_class.is_none(),
+        );
+        let secrets: Vec<Value> = set
+            .pull_secrets
+            .iter()
+            .map(|name| json!({"name": name}))
+            .collect();
         add("imagePullSecrets", json!(secrets), secrets.is_empty());
     }
-    if set.resources.as_object().is_some_and(|resources| !resources.is_empty())
+    if set
+        .resources
+        .as_object()
+        .is_some_and(|resources| !resources.is_empty())
         && let Some(Value::Object(container)) = spec.pointer_mut("/containers/0")
     {
         container.insert("resources".to_owned(), set.resources.clone());
@@ -166,7 +186,10 @@ fn spread(cluster: &ValidCluster) -> Vec<Value> {
             if let Value::Object(map) = &mut constraint
                 && !map.contains_key("labelSelector")
             {
-                map.insert("labelSelector".to_owned(), json!({"matchLabels": labels::selector(&cluster.key.name)}));
+                map.insert(
+                    "labelSelector".to_owned(),
+                    json!({"matchLabels": labels::selector(&cluster.key.name)}),
+                );
             }
             constraint
         })
@@ -175,7 +198,13 @@ fn spread(cluster: &ValidCluster) -> Vec<Value> {
 
 #[cfg(test)]
 pub mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        missing_docs,
+        reason = "tests"
+    )]
     use super::*;
     use crate::api::IndexCluster;
 
@@ -199,7 +228,10 @@ pub mod tests {
     #[test]
     fn an_upgrade_of_the_operator_restarts_nothing() {
         // A change of this value restarts every cluster of every user at the operator's next upgrade: it needs a release note.
-        assert_eq!(template_hash(&sample(), "registry.example/segmentry:0.1.0"), include_str!("golden/template-hash.txt").trim());
+        assert_eq!(
+            template_hash(&sample(), "registry.example/segmentry:0.1.0"),
+            include_str!("golden/template-hash.txt").trim()
+        );
     }
 
     #[test]
@@ -208,14 +240,23 @@ pub mod tests {
         let hash = |cluster: &ValidCluster| template_hash(cluster, "a");
         let mut other = base.clone();
         other.set.replicas = 1;
-        other.set.pod_labels.insert("more".to_owned(), "labels".to_owned());
-        other.set.pod_annotations.insert("more".to_owned(), "annotations".to_owned());
+        other
+            .set
+            .pod_labels
+            .insert("more".to_owned(), "labels".to_owned());
+        other
+            .set
+            .pod_annotations
+            .insert("more".to_owned(), "annotations".to_owned());
         other.service_annotations.insert("x".to_owned(), "y".to_owned());
         other.generation += 1;
         assert_eq!(hash(&base), hash(&other));
         assert_ne!(hash(&base), template_hash(&base, "b"));
         let mut placed = base.clone();
-        placed.set.node_selector.insert("disk".to_owned(), "slow".to_owned());
+        placed
+            .set
+            .node_selector
+            .insert("disk".to_owned(), "slow".to_owned());
         assert_ne!(hash(&base), hash(&placed));
         let mut sized = base.clone();
         sized.set.resources = json!({"limits": {"memory": "2Gi"}});
@@ -228,7 +269,10 @@ pub mod tests {
         let spec = &pod["spec"];
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
-        assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        assert_eq!(
+            spec["securityContext"]["seccompProfile"]["type"],
+            "RuntimeDefault"
+        );
         let container = &spec["containers"][0];
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
         assert_eq!(container["securityContext"]["allowPrivilegeEscalation"], false);

@@ -27,47 +27,94 @@ use std::{collections::BTreeSet, time::Duration};
 impl<R: Runtime, O: Objects> Reconciler<R, O> {
     /// Fetch, validate, observe, plan, guard, apply, status.
     pub(super) async fn reconcile_cluster(&self, key: &Key) -> Result<Outcome, PassError> {
-        let gone = Outcome { again: Duration::MAX, wake: Vec::new() };
+        let gone = Outcome {
+            again: Duration::MAX,
+            wake: Vec::new(),
+        };
         // fetch
         let Some(object) = self.objects.get_cluster(key).await? else {
             self.forget(key);
             self.counters.forget("IndexCluster", key);
-            return Ok(Outcome { wake: self.indices_of(key).await, ..gone });
+            return Ok(Outcome {
+                wake: self.indices_of(key).await,
+                ..gone
+            });
         };
         if object.metadata.deletion_timestamp.is_some() {
             // Owned objects go by garbage collection, volumes stay; nothing here holds the object back.
             self.forget(key);
-            return Ok(Outcome { wake: self.indices_of(key).await, ..gone });
+            return Ok(Outcome {
+                wake: self.indices_of(key).await,
+                ..gone
+            });
         }
         let work = Work::Cluster(key.clone());
         let uid = object.uid().unwrap_or_default();
         if let Claim::Other(who) = self.objects.claim_cluster(&object).await? {
-            let note = Note::warning(reason::CLAIMED_BY_OTHER, "Claim", format!("operator {who} looks after this object; this one does nothing. Remove annotation segmentry.io/operator to hand it over"));
+            let note = Note::warning(
+                reason::CLAIMED_BY_OTHER,
+                "Claim",
+                format!(
+                    "operator {who} looks after this object; this one does nothing. Remove annotation segmentry.io/operator to hand it over"
+                ),
+            );
             self.objects.event(&work, &uid, &note).await;
-            return Ok(Outcome { again: QUIET * 2, wake: Vec::new() });
+            return Ok(Outcome {
+                again: QUIET * 2,
+                wake: Vec::new(),
+            });
         }
         let object = match self.objects.get_cluster(key).await? {
             Some(object) if object.uid().as_deref() == Some(uid.as_str()) => object,
-            _ => return Ok(Outcome { again: BUSY, wake: Vec::new() }),
+            _ => {
+                return Ok(Outcome {
+                    again: BUSY,
+                    wake: Vec::new(),
+                });
+            }
         };
         // validate
         let cluster = match ValidCluster::new(&object) {
             Ok(cluster) => cluster,
             Err(error) => {
-                let plan = Plan { verdicts: vec![Verdict::new(conditions::READY, false, reason::INVALID_SPEC, error.to_string())], ..Plan::default() };
+                let plan = Plan {
+                    verdicts: vec![Verdict::new(
+                        conditions::READY,
+                        false,
+                        reason::INVALID_SPEC,
+                        error.to_string(),
+                    )],
+                    ..Plan::default()
+                };
                 self.write_cluster(&object, key, &plan, None, None, None).await?;
-                return Ok(Outcome { again: QUIET, wake: Vec::new() });
+                return Ok(Outcome {
+                    again: QUIET,
+                    wake: Vec::new(),
+                });
             }
         };
         // observe
         let old_status = object.status.clone().unwrap_or_default();
         let identity = old_status.identity.as_ref();
-        let observed = observe::observe(&self.runtime, &self.nodes, &cluster, identity.map(|identity| identity.cluster_uuid.as_str())).await;
+        let observed = observe::observe(
+            &self.runtime,
+            &self.nodes,
+            &cluster,
+            identity.map(|identity| identity.cluster_uuid.as_str()),
+        )
+        .await;
         let observed = match observed {
             Ok(observed) => observed,
             Err(error) => {
-                let why = if matches!(error, crate::runtime::RuntimeError::NameTaken { .. }) { (reason::NAME_TAKEN, error.to_string()) } else { retrying(&error) };
-                let plan = Plan { verdicts: vec![Verdict::new(conditions::READY, false, why.0, why.1)], ..Plan::default() };
+                let why = if matches!(error, crate::runtime::RuntimeError::NameTaken { .. }) {
+                    (reason::NAME_TAKEN, error.to_string())
+                } else {
+                    retrying(&error)
+                };
+                let plan = Plan {
+                    verdicts: vec![Verdict::new(conditions::READY, false, why.0, why.1)],
+                    ..Plan::default()
+                };
                 self.write_cluster(&object, key, &plan, None, None, None).await?;
                 return Err(error.into());
             }
@@ -75,13 +122,23 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         let known_epoch = observed.overview.as_ref().map_or(0, |overview| overview.epoch);
         if self.epoch.outrun(known_epoch) {
             tracing::warn!(cluster = %key, known_epoch, "the cluster has seen a higher lease epoch; ours is raised first");
-            return Ok(Outcome { again: BUSY, wake: Vec::new() });
+            return Ok(Outcome {
+                again: BUSY,
+                wake: Vec::new(),
+            });
         }
         // plan
         let image = self.image_of(&cluster, &observed);
         let hash = template_hash(&cluster, &image);
         let index_uids = self.live_index_uids(key).await;
-        let addresses = cluster.node_names().into_iter().map(|node| { let address = self.runtime.member_address(&cluster, &node); (node, address) }).collect();
+        let addresses = cluster
+            .node_names()
+            .into_iter()
+            .map(|node| {
+                let address = self.runtime.member_address(&cluster, &node);
+                (node, address)
+            })
+            .collect();
         let fresh = uuid::Uuid::new_v4().to_string();
         let input = Input {
             cluster: &cluster,
@@ -99,32 +156,76 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         if !planned.restart.holds_slot() {
             self.slot.release(key);
         } else if !self.slot.take(key) && planned.restart == restart::Row::Prepare {
-            planned.plan.steps.retain(|step| !matches!(step, Step::PrepareRestart(_)));
+            planned
+                .plan
+                .steps
+                .retain(|step| !matches!(step, Step::PrepareRestart(_)));
         }
         // apply
-        let pass = Pass { cluster: &cluster, observed: &observed, uuid: identity.map(|identity| identity.cluster_uuid.as_str()), epoch: self.epoch.current(), image: &image, wanted_hash: &hash };
+        let pass = Pass {
+            cluster: &cluster,
+            observed: &observed,
+            uuid: identity.map(|identity| identity.cluster_uuid.as_str()),
+            epoch: self.epoch.current(),
+            image: &image,
+            wanted_hash: &hash,
+        };
         let (changed, failed, new_identity) = self.apply_cluster(&pass, &planned.plan.steps).await;
         if let Some(error) = &failed {
-            let why = if matches!(error, ApplyError::Runtime(crate::runtime::RuntimeError::NameTaken { .. })) { (reason::NAME_TAKEN, error.to_string()) } else { retrying(error) };
-            planned.plan.verdicts.retain(|verdict| verdict.kind != conditions::READY);
-            planned.plan.verdicts.push(Verdict::new(conditions::READY, false, why.0, why.1));
+            let why = if matches!(
+                error,
+                ApplyError::Runtime(crate::runtime::RuntimeError::NameTaken { .. })
+            ) {
+                (reason::NAME_TAKEN, error.to_string())
+            } else {
+                retrying(error)
+            };
+            planned
+                .plan
+                .verdicts
+                .retain(|verdict| verdict.kind != conditions::READY);
+            planned
+                .plan
+                .verdicts
+                .push(Verdict::new(conditions::READY, false, why.0, why.1));
         }
         // status
-        let wrote = self.write_cluster(&object, key, &planned.plan, Some(&planned), new_identity, Some((&observed, &image))).await?;
+        let wrote = self
+            .write_cluster(
+                &object,
+                key,
+                &planned.plan,
+                Some(&planned),
+                new_identity,
+                Some((&observed, &image)),
+            )
+            .await?;
         if failed.is_none() {
             for note in &planned.plan.notes {
                 self.objects.event(&work, &uid, note).await;
             }
         }
-        let wake = if changed || wrote { self.indices_of(key).await } else { Vec::new() };
+        let wake = if changed || wrote {
+            self.indices_of(key).await
+        } else {
+            Vec::new()
+        };
         match failed {
             Some(ApplyError::Runtime(error)) => Err(error.into()),
             Some(error) => {
                 tracing::warn!(cluster = %key, %error, "a step is tried again");
-                Ok(Outcome { again: BUSY * 3, wake })
+                Ok(Outcome {
+                    again: BUSY * 3,
+                    wake,
+                })
             }
-            None if changed => Ok(Outcome { again: Duration::from_millis(200), wake }),
-            None if !planned.plan.waiting.is_empty() || planned.restart != restart::Row::Idle => Ok(Outcome { again: BUSY, wake }),
+            None if changed => Ok(Outcome {
+                again: Duration::from_millis(200),
+                wake,
+            }),
+            None if !planned.plan.waiting.is_empty() || planned.restart != restart::Row::Idle => {
+                Ok(Outcome { again: BUSY, wake })
+            }
             None => Ok(Outcome { again: QUIET, wake }),
         }
     }
@@ -150,7 +251,11 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
     }
 
     /// Carries out steps until one fails or the identity changes. True if something was changed.
-    async fn apply_cluster(&self, pass: &Pass<'_>, steps: &[Step]) -> (bool, Option<ApplyError>, Option<Identity>) {
+    async fn apply_cluster(
+        &self,
+        pass: &Pass<'_>,
+        steps: &[Step],
+    ) -> (bool, Option<ApplyError>, Option<Identity>) {
         let mut changed = false;
         for step in steps {
             if let Step::WriteIdentity(identity) = step {
@@ -177,13 +282,27 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
     }
 
     /// Writes the status if it differs. True if it was written.
-    async fn write_cluster(&self, object: &IndexCluster, key: &Key, plan: &Plan, planned: Option<&ClusterPlan>, identity: Option<Identity>, seen: Option<(&Observed, &str)>) -> Result<bool, PassError> {
+    async fn write_cluster(
+        &self,
+        object: &IndexCluster,
+        key: &Key,
+        plan: &Plan,
+        planned: Option<&ClusterPlan>,
+        identity: Option<Identity>,
+        seen: Option<(&Observed, &str)>,
+    ) -> Result<bool, PassError> {
         let now = Timestamp::now();
         let generation = object.metadata.generation.unwrap_or_default();
         let old = object.status.clone().unwrap_or_default();
         let mut new = old.clone();
         new.observed_generation = Some(generation);
-        new.conditions = conditions::merge(&old.conditions, &conditions::CLUSTER_TYPES, &plan.verdicts, generation, now);
+        new.conditions = conditions::merge(
+            &old.conditions,
+            &conditions::CLUSTER_TYPES,
+            &plan.verdicts,
+            generation,
+            now,
+        );
         if let Some(planned) = planned {
             new.health = Some(planned.health);
             new.nodes = planned.nodes.clone();
@@ -202,7 +321,12 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         }
         if let Some((observed, image)) = seen {
             new.endpoint.clone_from(&observed.runtime.endpoint);
-            new.image = observed.runtime.set.as_ref().and_then(|set| set.image.clone()).or_else(|| Some(image.to_owned()));
+            new.image = observed
+                .runtime
+                .set
+                .as_ref()
+                .and_then(|set| set.image.clone())
+                .or_else(|| Some(image.to_owned()));
         }
         let urgent = identity.is_some();
         if identity.is_some() {
@@ -211,7 +335,10 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         if new == old {
             return Ok(false);
         }
-        if !urgent && status::only_texts_differ_cluster(&old, &new) && !self.counters.texts_due("IndexCluster", key, now) {
+        if !urgent
+            && status::only_texts_differ_cluster(&old, &new)
+            && !self.counters.texts_due("IndexCluster", key, now)
+        {
             return Ok(false);
         }
         let mut object = object.clone();
@@ -229,7 +356,10 @@ fn in_progress(plan: &Plan, old: &IndexClusterStatus, now: Timestamp) -> Vec<InP
         .map(|wait| InProgress {
             node: wait.node.clone(),
             step: wait.step.to_owned(),
-            waiting_for: wait.waiting_for.clone().map(|text| text.chars().take(512).collect()),
+            waiting_for: wait
+                .waiting_for
+                .clone()
+                .map(|text| text.chars().take(512).collect()),
             blocked_by: wait.blocked_by.map(ToOwned::to_owned),
             since: Time(now),
         })

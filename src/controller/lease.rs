@@ -46,7 +46,12 @@ pub struct Lost(pub String);
 impl Leadership {
     /// Nothing is held yet.
     pub fn new(client: Client, config: LeaseConfig, epoch: Arc<Epoch>) -> Self {
-        Self { api: Api::namespaced(client, &config.namespace), config, epoch, held: None }
+        Self {
+            api: Api::namespaced(client, &config.namespace),
+            config,
+            epoch,
+            held: None,
+        }
     }
 
     /// Waits until the Lease is held. What others hold is judged by how long *we* have seen it unchanged: clocks of two
@@ -79,10 +84,19 @@ impl Leadership {
         let found = bounded("reading the Lease", self.api.get_opt(&self.config.name)).await?;
         let Some(mut lease) = found else {
             let lease = Lease {
-                metadata: ObjectMeta { name: Some(self.config.name.clone()), namespace: Some(self.config.namespace.clone()), ..ObjectMeta::default() },
+                metadata: ObjectMeta {
+                    name: Some(self.config.name.clone()),
+                    namespace: Some(self.config.namespace.clone()),
+                    ..ObjectMeta::default()
+                },
                 spec: Some(self.spec(1, true)),
             };
-            return match bounded("creating the Lease", self.api.create(&PostParams::default(), &lease)).await {
+            return match bounded(
+                "creating the Lease",
+                self.api.create(&PostParams::default(), &lease),
+            )
+            .await
+            {
                 Ok(lease) => Ok(self.hold(lease)),
                 Err(ObjectsError::Conflict(_)) => Ok(false),
                 Err(error) => Err(error),
@@ -99,13 +113,20 @@ impl Leadership {
                     Instant::now()
                 }
             };
-            let theirs = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(15)).unwrap_or(15));
+            let theirs =
+                Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(15)).unwrap_or(15));
             if since.elapsed() < theirs {
                 return Ok(false);
             }
         }
         lease.spec = Some(self.spec(spec.lease_transitions.unwrap_or_default().saturating_add(1), true));
-        match bounded("taking the Lease", self.api.replace(&self.config.name, &PostParams::default(), &lease)).await {
+        match bounded(
+            "taking the Lease",
+            self.api
+                .replace(&self.config.name, &PostParams::default(), &lease),
+        )
+        .await
+        {
             Ok(lease) => Ok(self.hold(lease)),
             Err(ObjectsError::Conflict(_)) => Ok(false),
             Err(error) => Err(error),
@@ -113,7 +134,11 @@ impl Leadership {
     }
 
     fn hold(&mut self, lease: Lease) -> bool {
-        let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or_default();
+        let transitions = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.lease_transitions)
+            .unwrap_or_default();
         self.epoch.hold(u64::try_from(transitions).unwrap_or_default());
         self.held = Some(lease);
         true
@@ -164,7 +189,12 @@ impl Leadership {
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             spec.lease_transitions = Some(i32::try_from(current).unwrap_or(i32::MAX));
         }
-        let stored = bounded("renewing the Lease", self.api.replace(&self.config.name, &PostParams::default(), &lease)).await?;
+        let stored = bounded(
+            "renewing the Lease",
+            self.api
+                .replace(&self.config.name, &PostParams::default(), &lease),
+        )
+        .await?;
         self.hold(stored);
         Ok(())
     }
@@ -172,7 +202,11 @@ impl Leadership {
     /// Somebody changed the Lease (a label, say) and we still hold it: go on from what is stored.
     async fn still_ours(&mut self) -> Result<bool, ObjectsError> {
         let found = bounded("reading the Lease", self.api.get_opt(&self.config.name)).await?;
-        let ours = found.as_ref().and_then(|lease| lease.spec.as_ref()).and_then(|spec| spec.holder_identity.as_deref()) == Some(self.config.holder.as_str());
+        let ours = found
+            .as_ref()
+            .and_then(|lease| lease.spec.as_ref())
+            .and_then(|spec| spec.holder_identity.as_deref())
+            == Some(self.config.holder.as_str());
         if ours {
             self.held = found;
         }
@@ -186,7 +220,13 @@ impl Leadership {
             spec.holder_identity = None;
             spec.renew_time = Some(MicroTime(Timestamp::now()));
         }
-        if let Err(error) = bounded("giving up the Lease", self.api.replace(&self.config.name, &PostParams::default(), &lease)).await {
+        if let Err(error) = bounded(
+            "giving up the Lease",
+            self.api
+                .replace(&self.config.name, &PostParams::default(), &lease),
+        )
+        .await
+        {
             tracing::warn!(%error, "the Lease was not given up; the next instance waits for its end");
         }
     }

@@ -16,7 +16,11 @@ pub mod queue;
 pub mod status;
 
 use crate::{
-    api::{IndexCluster, conditions::reason, valid::{Key, ValidCluster}},
+    api::{
+        IndexCluster,
+        conditions::reason,
+        valid::{Key, ValidCluster},
+    },
     apply::expectations::Expectations,
     nodeclient::NodeClient,
     objects::{Objects, ObjectsError, Work},
@@ -49,7 +53,10 @@ pub struct Epoch {
 impl Epoch {
     /// An epoch that is already held.
     pub fn held(epoch: u64) -> Self {
-        Self { current: AtomicU64::new(epoch), wanted: AtomicU64::new(epoch) }
+        Self {
+            current: AtomicU64::new(epoch),
+            wanted: AtomicU64::new(epoch),
+        }
     }
 
     /// The epoch that is held.
@@ -109,7 +116,11 @@ pub struct RestartSlot(Mutex<Option<Key>>);
 impl RestartSlot {
     /// No other cluster restarts.
     pub fn is_free_for(&self, key: &Key) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|holder| holder == key)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .is_none_or(|holder| holder == key)
     }
 
     /// Takes the slot unless another cluster has it.
@@ -186,7 +197,9 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
                 Work::Index(key) => self.reconcile_index(key).await,
             }
         };
-        tokio::time::timeout(LONGEST_PASS, pass).await.unwrap_or(Err(PassError::TooLong))
+        tokio::time::timeout(LONGEST_PASS, pass)
+            .await
+            .unwrap_or(Err(PassError::TooLong))
     }
 
     /// Facts no older than a second, shared by the passes over all indices of a cluster: a cluster with a hundred indices is
@@ -210,7 +223,10 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
     fn forget(&self, key: &Key) {
         self.slot.release(key);
         self.expectations.forget(key);
-        self.views.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.views
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(key);
     }
 
     /// Index objects of a cluster, as work.
@@ -219,7 +235,12 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
             Ok(list) => list
                 .into_iter()
                 .filter(|index| index.spec.cluster_ref.name == cluster.name)
-                .map(|index| Work::Index(Key { namespace: cluster.namespace.clone(), name: kube::ResourceExt::name_any(&index) }))
+                .map(|index| {
+                    Work::Index(Key {
+                        namespace: cluster.namespace.clone(),
+                        name: kube::ResourceExt::name_any(&index),
+                    })
+                })
                 .collect(),
             Err(error) => {
                 // They look again by themselves within half a minute.
@@ -232,7 +253,13 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
 
 /// Recorded uuid of a cluster object that was formed.
 fn formed_uuid(object: &IndexCluster) -> Option<String> {
-    object.status.as_ref()?.identity.as_ref().filter(|identity| identity.formed).map(|identity| identity.cluster_uuid.clone())
+    object
+        .status
+        .as_ref()?
+        .identity
+        .as_ref()
+        .filter(|identity| identity.formed)
+        .map(|identity| identity.cluster_uuid.clone())
 }
 
 /// A failed call as condition Ready shows it.

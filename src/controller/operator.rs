@@ -2,14 +2,17 @@
 
 use super::{
     Epoch, Reconciler, Settings,
-    lease::{LeaseConfig, Leadership},
+    lease::{Leadership, LeaseConfig},
     queue,
 };
 use crate::{
     api::{Index, IndexCluster},
     build,
     nodeclient::NodeClient,
-    objects::{Objects, Work, kubernetes::{KubernetesObjects, bounded}},
+    objects::{
+        Objects, Work,
+        kubernetes::{KubernetesObjects, bounded},
+    },
     runtime::{Runtime, kubernetes::KubernetesRuntime},
 };
 use anyhow::Context as _;
@@ -40,7 +43,11 @@ pub struct OperatorConfig {
 ///
 /// # Errors
 /// The API server cannot be reached at the start, the CRDs are missing, or the Lease is lost.
-pub async fn run(client: Client, config: OperatorConfig, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(
+    client: Client,
+    config: OperatorConfig,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     check_kinds(&client, &config).await?;
     let epoch = Arc::new(Epoch::default());
     let lease = LeaseConfig {
@@ -55,12 +62,31 @@ pub async fn run(client: Client, config: OperatorConfig, shutdown: impl Future<O
         () = &mut shutdown => return Ok(()),
         () = leadership.acquire() => {}
     }
-    let runtime = KubernetesRuntime::new(client.clone(), build::Context { operator_namespace: Some(config.own_namespace.clone()) }, config.namespaces.clone());
+    let runtime = KubernetesRuntime::new(
+        client.clone(),
+        build::Context {
+            operator_namespace: Some(config.own_namespace.clone()),
+        },
+        config.namespaces.clone(),
+    );
     let claim = format!("{}/{}", config.own_namespace, config.release);
-    let objects = KubernetesObjects::new(client, claim, config.namespaces.clone(), Some(config.pod_name.clone()));
+    let objects = KubernetesObjects::new(
+        client,
+        claim,
+        config.namespaces.clone(),
+        Some(config.pod_name.clone()),
+    );
     let nodes = NodeClient::new().context("cannot make the HTTP client")?;
     let changes = futures::stream::select(objects.changes(), runtime.events().map(Work::Cluster));
-    let reconciler = Arc::new(Reconciler::new(runtime, objects, nodes, Settings { default_image: config.default_image.clone() }, epoch));
+    let reconciler = Arc::new(Reconciler::new(
+        runtime,
+        objects,
+        nodes,
+        Settings {
+            default_image: config.default_image.clone(),
+        },
+        epoch,
+    ));
     let lost = tokio::select! {
         () = queue::run(changes, config.concurrency, &mut shutdown, move |work| {
             let reconciler = reconciler.clone();
@@ -80,12 +106,26 @@ pub async fn run(client: Client, config: OperatorConfig, shutdown: impl Future<O
 async fn check_kinds(client: &Client, config: &OperatorConfig) -> anyhow::Result<()> {
     let one = ListParams::default().limit(1);
     let hint = "install the CRDs first (`segmentry crds --output DIR`, then `kubectl apply --server-side -f DIR`), and see that the operator's role allows to list them";
-    let namespaces: Vec<Option<&str>> = if config.namespaces.is_empty() { vec![None] } else { config.namespaces.iter().map(|name| Some(name.as_str())).collect() };
+    let namespaces: Vec<Option<&str>> = if config.namespaces.is_empty() {
+        vec![None]
+    } else {
+        config.namespaces.iter().map(|name| Some(name.as_str())).collect()
+    };
     for namespace in namespaces {
-        let clusters: Api<IndexCluster> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
-        let indices: Api<Index> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
-        bounded("listing IndexClusters", clusters.list(&one)).await.context(hint)?;
-        bounded("listing Indices", indices.list(&one)).await.context(hint)?;
+        let clusters: Api<IndexCluster> = namespace.map_or_else(
+            || Api::all(client.clone()),
+            |name| Api::namespaced(client.clone(), name),
+        );
+        let indices: Api<Index> = namespace.map_or_else(
+            || Api::all(client.clone()),
+            |name| Api::namespaced(client.clone(), name),
+        );
+        bounded("listing IndexClusters", clusters.list(&one))
+            .await
+            .context(hint)?;
+        bounded("listing Indices", indices.list(&one))
+            .await
+            .context(hint)?;
     }
     Ok(())
 }

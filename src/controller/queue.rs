@@ -38,8 +38,12 @@ impl Entry {
 }
 
 /// Runs passes until `changes` ends or `stop` resolves; then waits for the passes under way.
-pub async fn run<F, Fut>(mut changes: impl Stream<Item = Work> + Unpin, concurrency: usize, stop: impl Future<Output = ()>, pass: F)
-where
+pub async fn run<F, Fut>(
+    mut changes: impl Stream<Item = Work> + Unpin,
+    concurrency: usize,
+    stop: impl Future<Output = ()>,
+    pass: F,
+) where
     F: Fn(Work) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<Outcome, PassError>> + Send + 'static,
 {
@@ -51,7 +55,9 @@ where
         let now = Instant::now();
         let mut next: Option<Instant> = None;
         for (work, entry) in &mut entries {
-            let Some(due) = entry.due.filter(|_| !entry.running) else { continue };
+            let Some(due) = entry.due.filter(|_| !entry.running) else {
+                continue;
+            };
             if due <= now && running.len() < concurrency {
                 entry.due = None;
                 entry.running = true;
@@ -65,7 +71,9 @@ where
                 next = Some(next.map_or(due, |next| next.min(due)));
             }
         }
-        let sleep = next.map_or(Duration::from_secs(3600), |next| next.saturating_duration_since(now));
+        let sleep = next.map_or(Duration::from_secs(3600), |next| {
+            next.saturating_duration_since(now)
+        });
         tokio::select! {
             () = &mut stop => break,
             change = changes.next() => match change {
@@ -126,7 +134,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn work(name: &str) -> Work {
-        Work::Cluster(Key { namespace: "a".to_owned(), name: name.to_owned() })
+        Work::Cluster(Key {
+            namespace: "a".to_owned(),
+            name: name.to_owned(),
+        })
     }
 
     async fn until(condition: impl Fn() -> bool) {
@@ -152,19 +163,27 @@ mod tests {
         }
         // The slow pass ends only when the fast object was passed many times.
         let gate = fast.clone();
-        run(receive, 2, until(|| fast.load(Ordering::SeqCst) >= 20), move |work| {
-            let (active, fast, gate) = (active_in.clone(), fast_in.clone(), gate.clone());
-            async move {
-                if work == self::work("slow") {
-                    assert_eq!(active.fetch_add(1, Ordering::SeqCst), 0, "two passes at once");
-                    until(|| gate.load(Ordering::SeqCst) >= 10).await;
-                    active.fetch_sub(1, Ordering::SeqCst);
-                } else {
-                    fast.fetch_add(1, Ordering::SeqCst);
+        run(
+            receive,
+            2,
+            until(|| fast.load(Ordering::SeqCst) >= 20),
+            move |work| {
+                let (active, fast, gate) = (active_in.clone(), fast_in.clone(), gate.clone());
+                async move {
+                    if work == self::work("slow") {
+                        assert_eq!(active.fetch_add(1, Ordering::SeqCst), 0, "two passes at once");
+                        until(|| gate.load(Ordering::SeqCst) >= 10).await;
+                        active.fetch_sub(1, Ordering::SeqCst);
+                    } else {
+                        fast.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Ok(Outcome {
+                        again: Duration::from_millis(1),
+                        wake: Vec::new(),
+                    })
                 }
-                Ok(Outcome { again: Duration::from_millis(1), wake: Vec::new() })
-            }
-        })
+            },
+        )
         .await;
         drop(send);
         assert_eq!(active.load(Ordering::SeqCst), 0);
@@ -177,11 +196,22 @@ mod tests {
         for _ in 0..8 {
             let before = Instant::now();
             entries.entry(work("bad")).or_insert_with(Entry::default).due = None;
-            finished(&mut entries, work("bad"), Err(PassError::Objects(ObjectsError::Unavailable("x".to_owned()))));
+            finished(
+                &mut entries,
+                work("bad"),
+                Err(PassError::Objects(ObjectsError::Unavailable("x".to_owned()))),
+            );
             waits.push((entries[&work("bad")].due.unwrap() - before).as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        finished(&mut entries, work("bad"), Ok(Outcome { again: Duration::from_secs(30), wake: Vec::new() }));
+        finished(
+            &mut entries,
+            work("bad"),
+            Ok(Outcome {
+                again: Duration::from_secs(30),
+                wake: Vec::new(),
+            }),
+        );
         assert_eq!(entries[&work("bad")].failures, 0);
     }
 
@@ -201,11 +231,25 @@ mod tests {
         send.unbounded_send(work("first")).unwrap();
         let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
         let list = seen.clone();
-        run(receive, 2, until(|| seen.lock().unwrap().len() >= 2), move |work| {
-            list.lock().unwrap().push(work.clone());
-            let wake = if work == self::work("first") { vec![self::work("second")] } else { Vec::new() };
-            async move { Ok(Outcome { again: Duration::MAX, wake }) }
-        })
+        run(
+            receive,
+            2,
+            until(|| seen.lock().unwrap().len() >= 2),
+            move |work| {
+                list.lock().unwrap().push(work.clone());
+                let wake = if work == self::work("first") {
+                    vec![self::work("second")]
+                } else {
+                    Vec::new()
+                };
+                async move {
+                    Ok(Outcome {
+                        again: Duration::MAX,
+                        wake,
+                    })
+                }
+            },
+        )
         .await;
         drop(send);
         assert_eq!(*seen.lock().unwrap(), [work("first"), work("second")]);

@@ -23,7 +23,13 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use std::{collections::HashMap, fmt::Debug, future::Future, hash::{DefaultHasher, Hash, Hasher}, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    future::Future,
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
 
 /// Field manager of claims and finalizers.
 const MANAGER: &str = "segmentry-operator";
@@ -45,12 +51,22 @@ pub struct KubernetesObjects {
 ///
 /// # Errors
 /// See [`ObjectsError`].
-pub async fn bounded<T>(what: &str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ObjectsError> {
+pub async fn bounded<T>(
+    what: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ObjectsError> {
     match tokio::time::timeout(DEADLINE, call).await {
-        Err(_) => Err(ObjectsError::Unavailable(format!("{what}: the API server did not answer within {} s", DEADLINE.as_secs()))),
+        Err(_) => Err(ObjectsError::Unavailable(format!(
+            "{what}: the API server did not answer within {} s",
+            DEADLINE.as_secs()
+        ))),
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(ObjectsError::Conflict(what.to_owned())),
-        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => Err(ObjectsError::Refused(format!("{what}: {}", status.message))),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+            Err(ObjectsError::Conflict(what.to_owned()))
+        }
+        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
+            Err(ObjectsError::Refused(format!("{what}: {}", status.message)))
+        }
         Ok(Err(error)) => Err(ObjectsError::Unavailable(format!("{what}: {error}"))),
     }
 }
@@ -58,8 +74,19 @@ pub async fn bounded<T>(what: &str, call: impl Future<Output = Result<T, kube::E
 impl KubernetesObjects {
     /// A door for objects that this operator (`namespace/release`) looks after.
     pub fn new(client: Client, claim: String, namespaces: Vec<String>, instance: Option<String>) -> Self {
-        let recorder = Recorder::new(client.clone(), Reporter { controller: "segmentry.io/operator".to_owned(), instance });
-        Self { client, recorder, claim, namespaces }
+        let recorder = Recorder::new(
+            client.clone(),
+            Reporter {
+                controller: "segmentry.io/operator".to_owned(),
+                instance,
+            },
+        );
+        Self {
+            client,
+            recorder,
+            claim,
+            namespaces,
+        }
     }
 
     fn api<K: Resource<Scope = kube::core::NamespaceResourceScope>>(&self, namespace: &str) -> Api<K>
@@ -74,7 +101,11 @@ impl KubernetesObjects {
         K: Resource<Scope = kube::core::NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
         K::DynamicType: Default,
     {
-        bounded(&format!("reading {key}"), self.api::<K>(&key.namespace).get_opt(&key.name)).await
+        bounded(
+            &format!("reading {key}"),
+            self.api::<K>(&key.namespace).get_opt(&key.name),
+        )
+        .await
     }
 
     async fn list<K>(&self, namespace: &str) -> Result<Vec<K>, ObjectsError>
@@ -82,18 +113,34 @@ impl KubernetesObjects {
         K: Resource<Scope = kube::core::NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
         K::DynamicType: Default,
     {
-        Ok(bounded(&format!("listing {namespace}"), self.api::<K>(namespace).list(&ListParams::default())).await?.items)
+        Ok(bounded(
+            &format!("listing {namespace}"),
+            self.api::<K>(namespace).list(&ListParams::default()),
+        )
+        .await?
+        .items)
     }
 
     async fn write_status<K>(&self, object: &K) -> Result<K, ObjectsError>
     where
-        K: Resource<Scope = kube::core::NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize,
+        K: Resource<Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Serialize,
         K::DynamicType: Default,
     {
         let api = self.api::<K>(&object.namespace().unwrap_or_default());
         let name = object.name_any();
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        bounded(&format!("writing the status of {name}"), api.replace_status(&name, &params, object)).await
+        let params = PostParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        bounded(
+            &format!("writing the status of {name}"),
+            api.replace_status(&name, &params, object),
+        )
+        .await
     }
 
     async fn claim<K>(&self, object: &K) -> Result<Claim, ObjectsError>
@@ -110,19 +157,38 @@ impl KubernetesObjects {
         let api = self.api::<K>(&object.namespace().unwrap_or_default());
         // The resourceVersion makes two operators that see an unclaimed object decide it by who is first.
         let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "annotations": {labels::OPERATOR: self.claim}}});
-        bounded(&format!("claiming {name}"), api.patch_metadata(&name, &PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }, &Patch::Merge(&patch))).await?;
+        bounded(
+            &format!("claiming {name}"),
+            api.patch_metadata(
+                &name,
+                &PatchParams {
+                    field_manager: Some(MANAGER.to_owned()),
+                    ..PatchParams::default()
+                },
+                &Patch::Merge(&patch),
+            ),
+        )
+        .await?;
         Ok(Claim::Mine)
     }
 
     /// An operator lives while its Lease does; where that cannot be read, it is taken to live.
     async fn may_live(&self, claim: &str) -> bool {
-        let Some((namespace, release)) = claim.split_once('/') else { return false };
-        match bounded("reading the Lease of another operator", self.api::<Lease>(namespace).get_opt(release)).await {
+        let Some((namespace, release)) = claim.split_once('/') else {
+            return false;
+        };
+        match bounded(
+            "reading the Lease of another operator",
+            self.api::<Lease>(namespace).get_opt(release),
+        )
+        .await
+        {
             Ok(None) => false,
             Ok(Some(lease)) => {
                 let spec = lease.spec.unwrap_or_default();
                 let seconds = i64::from(spec.lease_duration_seconds.unwrap_or(15)) * 4;
-                spec.renew_time.is_some_and(|time| Timestamp::now().as_second() - time.0.as_second() < seconds)
+                spec.renew_time
+                    .is_some_and(|time| Timestamp::now().as_second() - time.0.as_second() < seconds)
             }
             Err(_) => true,
         }
@@ -131,20 +197,35 @@ impl KubernetesObjects {
     /// One watcher a namespace and kind, of metadata only: every pass reads the object itself live.
     fn watch<K>(&self, work: fn(Key) -> Work) -> Vec<BoxStream<'static, Work>>
     where
-        K: Resource<Scope = kube::core::NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + 'static,
+        K: Resource<Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + 'static,
         K::DynamicType: Default + Clone + Debug + Send + Sync + Eq + Hash,
     {
         let apis: Vec<Api<PartialObjectMeta<K>>> = if self.namespaces.is_empty() {
             vec![Api::all(self.client.clone())]
         } else {
-            self.namespaces.iter().map(|namespace| Api::namespaced(self.client.clone(), namespace)).collect()
+            self.namespaces
+                .iter()
+                .map(|namespace| Api::namespaced(self.client.clone(), namespace))
+                .collect()
         };
-        apis.into_iter().map(|api| changed(api, watcher::Config::default(), work, true)).collect()
+        apis.into_iter()
+            .map(|api| changed(api, watcher::Config::default(), work, true))
+            .collect()
     }
 }
 
 /// Keys of objects that changed. `people_only` leaves out changes of nothing but status.
-fn changed<K>(api: Api<K>, config: watcher::Config, work: fn(Key) -> Work, people_only: bool) -> BoxStream<'static, Work>
+fn changed<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    work: fn(Key) -> Work,
+    people_only: bool,
+) -> BoxStream<'static, Work>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -155,15 +236,28 @@ where
             let found = match event {
                 Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
                     let meta = object.meta();
-                    let key = Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
+                    let key = Key {
+                        namespace: object.namespace().unwrap_or_default(),
+                        name: object.name_any(),
+                    };
                     let mut hasher = DefaultHasher::new();
-                    (&meta.uid, &meta.generation, &meta.annotations, &meta.finalizers, meta.deletion_timestamp.is_some()).hash(&mut hasher);
+                    (
+                        &meta.uid,
+                        &meta.generation,
+                        &meta.annotations,
+                        &meta.finalizers,
+                        meta.deletion_timestamp.is_some(),
+                    )
+                        .hash(&mut hasher);
                     let print = hasher.finish();
                     let same = seen.insert(key.clone(), print) == Some(print);
                     (!(people_only && same)).then_some(key)
                 }
                 Ok(watcher::Event::Delete(object)) => {
-                    let key = Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
+                    let key = Key {
+                        namespace: object.namespace().unwrap_or_default(),
+                        name: object.name_any(),
+                    };
                     seen.remove(&key);
                     Some(key)
                 }
@@ -211,10 +305,18 @@ impl Objects for KubernetesObjects {
             finalizers.push(labels::INDEX_FINALIZER.to_owned());
         }
         // The resourceVersion keeps the finalizers that others added in between.
-        let patch = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
+        let patch =
+            json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
         let api = self.api::<Index>(&object.namespace().unwrap_or_default());
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        bounded(&format!("changing the finalizer of {name}"), api.patch(&name, &params, &Patch::Merge(&patch))).await?;
+        let params = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        bounded(
+            &format!("changing the finalizer of {name}"),
+            api.patch(&name, &params, &Patch::Merge(&patch)),
+        )
+        .await?;
         Ok(())
     }
 
@@ -240,7 +342,11 @@ impl Objects for KubernetesObjects {
             ..ObjectReference::default()
         };
         let event = Event {
-            type_: if note.warning { EventType::Warning } else { EventType::Normal },
+            type_: if note.warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: note.reason.to_owned(),
             note: Some(note.message.chars().take(1000).collect()),
             action: note.action.to_owned(),
@@ -248,8 +354,12 @@ impl Objects for KubernetesObjects {
         };
         match tokio::time::timeout(DEADLINE, self.recorder.publish(&event, &reference)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(object = %about, reason = note.reason, %error, "event was not published"),
-            Err(_) => tracing::warn!(object = %about, reason = note.reason, "event was not published in time"),
+            Ok(Err(error)) => {
+                tracing::warn!(object = %about, reason = note.reason, %error, "event was not published")
+            }
+            Err(_) => {
+                tracing::warn!(object = %about, reason = note.reason, "event was not published in time")
+            }
         }
     }
 

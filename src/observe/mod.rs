@@ -35,9 +35,17 @@ impl Observed {
 ///
 /// # Errors
 /// The runtime could not be asked.
-pub async fn observe<R: Runtime>(runtime: &R, client: &NodeClient, cluster: &ValidCluster, uuid: Option<&str>) -> Result<Observed, RuntimeError> {
+pub async fn observe<R: Runtime>(
+    runtime: &R,
+    client: &NodeClient,
+    cluster: &ValidCluster,
+    uuid: Option<&str>,
+) -> Result<Observed, RuntimeError> {
     let facts = runtime.observe(cluster).await?;
-    let mut observed = Observed { runtime: facts, ..Observed::default() };
+    let mut observed = Observed {
+        runtime: facts,
+        ..Observed::default()
+    };
     let Some(token) = observed.runtime.token.clone() else {
         observed.overview_error = Some("the internal token does not exist yet".to_owned());
         return Ok(observed);
@@ -49,21 +57,37 @@ pub async fn observe<R: Runtime>(runtime: &R, client: &NodeClient, cluster: &Val
         .filter(|instance| instance.running)
         .filter_map(|instance| {
             let address = instance.address.clone()?;
-            Some((instance.name.clone(), Endpoint { address, token: token.clone(), cluster_uuid: None }))
+            Some((
+                instance.name.clone(),
+                Endpoint {
+                    address,
+                    token: token.clone(),
+                    cluster_uuid: None,
+                },
+            ))
         })
         .collect();
     let answers = join_all(reachable.iter().map(|(_, endpoint)| client.node_status(endpoint))).await;
     for ((name, _), answer) in reachable.iter().zip(answers) {
-        observed.nodes.insert(name.clone(), answer.map_err(|error| error.to_string()));
+        observed
+            .nodes
+            .insert(name.clone(), answer.map_err(|error| error.to_string()));
     }
     let Some(uuid) = uuid else {
         return Ok(observed);
     };
     // The leader first, where somebody knows it: the others would only forward.
-    let leader = observed.nodes.values().find_map(|answer| answer.as_ref().ok().and_then(|status| status.leader.clone()));
+    let leader = observed
+        .nodes
+        .values()
+        .find_map(|answer| answer.as_ref().ok().and_then(|status| status.leader.clone()));
     let mut asked: Vec<(String, Endpoint)> = reachable
         .into_iter()
-        .filter(|(name, _)| observed.node(name).is_some_and(|status| status.formed && status.cluster_uuid.as_deref() == Some(uuid)))
+        .filter(|(name, _)| {
+            observed
+                .node(name)
+                .is_some_and(|status| status.formed && status.cluster_uuid.as_deref() == Some(uuid))
+        })
         .collect();
     asked.sort_by_key(|(name, _)| Some(name) != leader.as_ref());
     observed.overview_error = Some("no node of this cluster answers".to_owned());

@@ -43,13 +43,30 @@ pub enum Row {
 }
 
 /// Decides. `fresh_uuid` is used if a cluster is to be formed; `addresses` are the nodes' stable addresses.
-pub fn row(recorded: Option<&Identity>, names: &[String], observed: &Observed, adopt: Option<&str>, fresh_uuid: &str, addresses: &BTreeMap<String, String>) -> Row {
-    let answers: Vec<(&String, &NodeStatus)> = names.iter().filter_map(|name| Some((name, observed.node(name)?))).collect();
+pub fn row(
+    recorded: Option<&Identity>,
+    names: &[String],
+    observed: &Observed,
+    adopt: Option<&str>,
+    fresh_uuid: &str,
+    addresses: &BTreeMap<String, String>,
+) -> Row {
+    let answers: Vec<(&String, &NodeStatus)> = names
+        .iter()
+        .filter_map(|name| Some((name, observed.node(name)?)))
+        .collect();
     let all_answer = answers.len() == names.len();
-    let stated: BTreeSet<&str> = answers.iter().filter_map(|(_, status)| status.cluster_uuid.as_deref()).collect();
+    let stated: BTreeSet<&str> = answers
+        .iter()
+        .filter_map(|(_, status)| status.cluster_uuid.as_deref())
+        .collect();
 
     let known = recorded.map(|identity| identity.cluster_uuid.as_str());
-    let foreign: Vec<&str> = stated.iter().copied().filter(|uuid| Some(*uuid) != known).collect();
+    let foreign: Vec<&str> = stated
+        .iter()
+        .copied()
+        .filter(|uuid| Some(*uuid) != known)
+        .collect();
     if let Some(wanted) = adopt
         && foreign == [wanted]
         && all_answer
@@ -62,9 +79,19 @@ pub fn row(recorded: Option<&Identity>, names: &[String], observed: &Observed, a
     if !foreign.is_empty() {
         let who: Vec<String> = answers
             .iter()
-            .filter_map(|(name, status)| status.cluster_uuid.as_deref().filter(|uuid| *uuid != identity.cluster_uuid).map(|uuid| format!("{name}: {uuid}")))
+            .filter_map(|(name, status)| {
+                status
+                    .cluster_uuid
+                    .as_deref()
+                    .filter(|uuid| *uuid != identity.cluster_uuid)
+                    .map(|uuid| format!("{name}: {uuid}"))
+            })
             .collect();
-        return Row::Foreign(format!("this object stands for cluster {}, but nodes hold others ({})", identity.cluster_uuid, who.join(", ")));
+        return Row::Foreign(format!(
+            "this object stands for cluster {}, but nodes hold others ({})",
+            identity.cluster_uuid,
+            who.join(", ")
+        ));
     }
     if identity.formed {
         return formed(identity, names, &answers, observed, addresses);
@@ -76,7 +103,11 @@ pub fn row(recorded: Option<&Identity>, names: &[String], observed: &Observed, a
         return Row::Wait;
     }
     let same = names.iter().all(|name| {
-        let recorded = identity.members.iter().find(|member| member.name == *name).map(|member| member.node_id.as_str());
+        let recorded = identity
+            .members
+            .iter()
+            .find(|member| member.name == *name)
+            .map(|member| member.node_id.as_str());
         recorded.is_some() && recorded == observed.node(name).map(|status| status.node_id.as_str())
     });
     if same && identity.members.len() == names.len() {
@@ -84,15 +115,30 @@ pub fn row(recorded: Option<&Identity>, names: &[String], observed: &Observed, a
     }
     if let Some((name, status)) = answers.iter().find(|(_, status)| status.cluster_uuid.is_some()) {
         return if status.indices_on_disk == 0 {
-            Row::Reset { node: (*name).clone() }
+            Row::Reset {
+                node: (*name).clone(),
+            }
         } else {
-            Row::Foreign(format!("{name} holds {} indices of cluster {}, which never reported that it was formed", status.indices_on_disk, identity.cluster_uuid))
+            Row::Foreign(format!(
+                "{name} holds {} indices of cluster {}, which never reported that it was formed",
+                status.indices_on_disk, identity.cluster_uuid
+            ))
         };
     }
-    Row::Record(Identity { formed: false, ..identity_of(fresh_uuid, observed, names) })
+    Row::Record(Identity {
+        formed: false,
+        ..identity_of(fresh_uuid, observed, names)
+    })
 }
 
-fn unrecorded(answers: &[(&String, &NodeStatus)], all_answer: bool, stated: &BTreeSet<&str>, observed: &Observed, names: &[String], fresh_uuid: &str) -> Row {
+fn unrecorded(
+    answers: &[(&String, &NodeStatus)],
+    all_answer: bool,
+    stated: &BTreeSet<&str>,
+    observed: &Observed,
+    names: &[String],
+    fresh_uuid: &str,
+) -> Row {
     if !all_answer {
         return Row::Wait;
     }
@@ -100,21 +146,49 @@ fn unrecorded(answers: &[(&String, &NodeStatus)], all_answer: bool, stated: &BTr
         if let Some((name, _)) = answers.iter().find(|(_, status)| !status.empty) {
             return Row::Foreign(format!("{name} holds data of no stated cluster"));
         }
-        return Row::Record(Identity { formed: false, ..identity_of(fresh_uuid, observed, names) });
+        return Row::Record(Identity {
+            formed: false,
+            ..identity_of(fresh_uuid, observed, names)
+        });
     };
     if stated.len() == 1 && answers.iter().all(|(_, status)| status.cluster_uuid.is_some()) {
         return Row::Adopt(identity_of(uuid, observed, names));
     }
-    let who: Vec<String> = answers.iter().map(|(name, status)| format!("{name}: {}", status.cluster_uuid.as_deref().unwrap_or("empty"))).collect();
-    Row::Foreign(format!("no cluster is recorded and the nodes disagree ({})", who.join(", ")))
+    let who: Vec<String> = answers
+        .iter()
+        .map(|(name, status)| format!("{name}: {}", status.cluster_uuid.as_deref().unwrap_or("empty")))
+        .collect();
+    Row::Foreign(format!(
+        "no cluster is recorded and the nodes disagree ({})",
+        who.join(", ")
+    ))
 }
 
-fn formed(identity: &Identity, names: &[String], answers: &[(&String, &NodeStatus)], observed: &Observed, addresses: &BTreeMap<String, String>) -> Row {
+fn formed(
+    identity: &Identity,
+    names: &[String],
+    answers: &[(&String, &NodeStatus)],
+    observed: &Observed,
+    addresses: &BTreeMap<String, String>,
+) -> Row {
     let member = |name: &str| -> Option<MemberRecord> {
-        let living = observed.overview.as_ref().and_then(|overview| overview.nodes.iter().find(|node| node.name == name));
+        let living = observed
+            .overview
+            .as_ref()
+            .and_then(|overview| overview.nodes.iter().find(|node| node.name == name));
         living
-            .map(|node| MemberRecord { name: name.to_owned(), node_id: node.node_id.clone(), disk_id: node.disk_id.clone() })
-            .or_else(|| identity.members.iter().find(|member| member.name == name).cloned())
+            .map(|node| MemberRecord {
+                name: name.to_owned(),
+                node_id: node.node_id.clone(),
+                disk_id: node.disk_id.clone(),
+            })
+            .or_else(|| {
+                identity
+                    .members
+                    .iter()
+                    .find(|member| member.name == name)
+                    .cloned()
+            })
     };
     let mut emptied = Vec::new();
     let mut replaced = Vec::new();
@@ -123,7 +197,10 @@ fn formed(identity: &Identity, names: &[String], answers: &[(&String, &NodeStatu
             continue;
         }
         let record = member(name);
-        if record.as_ref().is_some_and(|record| record.node_id == status.node_id) {
+        if record
+            .as_ref()
+            .is_some_and(|record| record.node_id == status.node_id)
+        {
             // Taken in already, its first state is on the way.
             continue;
         }
@@ -155,12 +232,24 @@ fn formed(identity: &Identity, names: &[String], answers: &[(&String, &NodeStatu
     };
     for (name, status, record) in replaced {
         let Some(record) = record else { continue };
-        let alive = overview.nodes.iter().any(|node| node.node_id == record.node_id && node.alive);
-        let others = overview.nodes.iter().filter(|node| node.voter && node.alive && node.node_id != record.node_id).count();
+        let alive = overview
+            .nodes
+            .iter()
+            .any(|node| node.node_id == record.node_id && node.alive);
+        let others = overview
+            .nodes
+            .iter()
+            .filter(|node| node.voter && node.alive && node.node_id != record.node_id)
+            .count();
         if !alive && others * 2 > names.len() {
             return Row::Replace(ReplaceMember {
                 lost_node_id: record.node_id,
-                member: Member { node_id: status.node_id.clone(), address: addresses.get(&name).cloned().unwrap_or_default(), disk_id: disk_of(&name, observed), name },
+                member: Member {
+                    node_id: status.node_id.clone(),
+                    address: addresses.get(&name).cloned().unwrap_or_default(),
+                    disk_id: disk_of(&name, observed),
+                    name,
+                },
             });
         }
     }
@@ -184,10 +273,18 @@ pub fn identity_of(uuid: &str, observed: &Observed, names: &[String]) -> Identit
         .iter()
         .filter_map(|name| {
             let status = observed.node(name)?;
-            Some(MemberRecord { name: name.clone(), node_id: status.node_id.clone(), disk_id: disk_of(name, observed) })
+            Some(MemberRecord {
+                name: name.clone(),
+                node_id: status.node_id.clone(),
+                disk_id: disk_of(name, observed),
+            })
         })
         .collect();
-    Identity { cluster_uuid: uuid.to_owned(), formed: true, members }
+    Identity {
+        cluster_uuid: uuid.to_owned(),
+        formed: true,
+        members,
+    }
 }
 
 #[cfg(test)]

@@ -58,23 +58,60 @@ pub fn plan(index: &ValidIndex, status: &IndexStatus, view: &ClusterView) -> (Pl
     let mut out = Plan::default();
     let up = match view {
         ClusterView::Missing => {
-            return (blocked(out, reason::CLUSTER_MISSING, format!("IndexCluster '{}' does not exist in namespace '{}'; create it, or correct `clusterRef`", index.cluster.name, index.cluster.namespace)), None);
+            return (
+                blocked(
+                    out,
+                    reason::CLUSTER_MISSING,
+                    format!(
+                        "IndexCluster '{}' does not exist in namespace '{}'; create it, or correct `clusterRef`",
+                        index.cluster.name, index.cluster.namespace
+                    ),
+                ),
+                None,
+            );
         }
-        ClusterView::Deleting => return (blocked(out, reason::CLUSTER_MISSING, format!("IndexCluster '{}' is being deleted", index.cluster.name)), None),
-        ClusterView::NotReady(why) => return (blocked(out, reason::CLUSTER_NOT_READY, format!("waits for IndexCluster '{}': {why}", index.cluster.name)), None),
+        ClusterView::Deleting => {
+            return (
+                blocked(
+                    out,
+                    reason::CLUSTER_MISSING,
+                    format!("IndexCluster '{}' is being deleted", index.cluster.name),
+                ),
+                None,
+            );
+        }
+        ClusterView::NotReady(why) => {
+            return (
+                blocked(
+                    out,
+                    reason::CLUSTER_NOT_READY,
+                    format!("waits for IndexCluster '{}': {why}", index.cluster.name),
+                ),
+                None,
+            );
+        }
         ClusterView::Up(up) => up,
     };
     let overview = &up.overview;
     let found = match &status.index_uuid {
         Some(uuid) => {
-            let same_cluster = status.cluster_uuid.as_ref().is_none_or(|known| *known == overview.cluster_uuid);
-            let living = overview.indices.iter().find(|candidate| same_cluster && candidate.uuid == *uuid);
+            let same_cluster = status
+                .cluster_uuid
+                .as_ref()
+                .is_none_or(|known| *known == overview.cluster_uuid);
+            let living = overview
+                .indices
+                .iter()
+                .find(|candidate| same_cluster && candidate.uuid == *uuid);
             if living.is_none() && index.recreate.as_ref() != Some(uuid) {
                 return (
                     blocked(
                         out,
                         reason::INDEX_GONE,
-                        format!("index '{}' with uuid {uuid} was recorded and is gone; it is not created anew by itself. To create an empty one, annotate this object with segmentry.io/recreate={uuid}", index.index_name),
+                        format!(
+                            "index '{}' with uuid {uuid} was recorded and is gone; it is not created anew by itself. To create an empty one, annotate this object with segmentry.io/recreate={uuid}",
+                            index.index_name
+                        ),
                     ),
                     None,
                 );
@@ -83,19 +120,42 @@ pub fn plan(index: &ValidIndex, status: &IndexStatus, view: &ClusterView) -> (Pl
         }
         None => None,
     };
-    let found = found.or_else(|| overview.indices.iter().find(|candidate| candidate.name == index.index_name));
+    let found = found.or_else(|| {
+        overview
+            .indices
+            .iter()
+            .find(|candidate| candidate.name == index.index_name)
+    });
     let Some(found) = found else {
         if !up.paused {
             out.steps.push(Step::CreateIndex(Box::new(creation(index, up))));
-            let why = if status.index_uuid.is_some() { reason::INDEX_RECREATED } else { reason::INDEX_CREATED };
-            out.notes.push(Note::normal(why, "Create", format!("index '{}' with {} shards", index.index_name, index.shards)));
+            let why = if status.index_uuid.is_some() {
+                reason::INDEX_RECREATED
+            } else {
+                reason::INDEX_CREATED
+            };
+            out.notes.push(Note::normal(
+                why,
+                "Create",
+                format!("index '{}' with {} shards", index.index_name, index.shards),
+            ));
         }
-        return (blocked(out, reason::APPLYING, "the index is being created".to_owned()), None);
+        return (
+            blocked(out, reason::APPLYING, "the index is being created".to_owned()),
+            None,
+        );
     };
     match &found.owner {
         Some(owner) if owner.uid != index.uid => {
             return (
-                blocked(out, reason::OWNED_BY_OTHER, format!("index '{}' belongs to Index '{}'; delete one of the two, or choose another `indexName`", found.name, owner.name)),
+                blocked(
+                    out,
+                    reason::OWNED_BY_OTHER,
+                    format!(
+                        "index '{}' belongs to Index '{}'; delete one of the two, or choose another `indexName`",
+                        found.name, owner.name
+                    ),
+                ),
                 None,
             );
         }
@@ -104,20 +164,40 @@ pub fn plan(index: &ValidIndex, status: &IndexStatus, view: &ClusterView) -> (Pl
             let differs = shape_differs(index, found);
             if let (Some(what), false) = (&differs, index.adopt) {
                 return (
-                    blocked(out, reason::NOT_ADOPTED, format!("index '{}' exists without an owner and differs: {what}. Change the spec, or annotate this object with segmentry.io/adopt-index=true", found.name)),
+                    blocked(
+                        out,
+                        reason::NOT_ADOPTED,
+                        format!(
+                            "index '{}' exists without an owner and differs: {what}. Change the spec, or annotate this object with segmentry.io/adopt-index=true",
+                            found.name
+                        ),
+                    ),
                     None,
                 );
             }
             if !up.paused {
-                out.steps.push(Step::AdoptIndex { index: found.uuid.clone(), owner: index.owner() });
-                out.notes.push(Note::normal(reason::ADOPTED, "Adopt", format!("the existing index '{}' was taken over", found.name)));
+                out.steps.push(Step::AdoptIndex {
+                    index: found.uuid.clone(),
+                    owner: index.owner(),
+                });
+                out.notes.push(Note::normal(
+                    reason::ADOPTED,
+                    "Adopt",
+                    format!("the existing index '{}' was taken over", found.name),
+                ));
             }
         }
     }
     if found.owner.is_some() && !up.paused {
         let changes = changed_settings(index, found);
         if !changes.is_empty() || found.owner.as_ref() != Some(&index.owner()) {
-            out.steps.push(Step::UpdateIndex { index: found.uuid.clone(), update: UpdateIndex { owner: index.owner(), settings: changes } });
+            out.steps.push(Step::UpdateIndex {
+                index: found.uuid.clone(),
+                update: UpdateIndex {
+                    owner: index.owner(),
+                    settings: changes,
+                },
+            });
         }
     }
     verdicts(index, found, &mut out);
@@ -136,18 +216,35 @@ fn blocked(mut out: Plan, why: &'static str, message: String) -> Plan {
 }
 
 fn creation(index: &ValidIndex, up: &Up) -> CreateIndex {
-    let mut settings: Map<String, Value> = index.settings.iter().chain(&index.dynamic).map(|(key, value)| (key.clone(), Value::String(value.clone()))).collect();
-    settings.insert("index.number_of_shards".to_owned(), Value::String(index.shards.to_string()));
+    let mut settings: Map<String, Value> = index
+        .settings
+        .iter()
+        .chain(&index.dynamic)
+        .map(|(key, value)| (key.clone(), Value::String(value.clone())))
+        .collect();
+    settings.insert(
+        "index.number_of_shards".to_owned(),
+        Value::String(index.shards.to_string()),
+    );
     if let Some(kind) = index.replication_type.or(up.default_replication) {
-        settings.insert("index.replication.type".to_owned(), Value::String(kind.as_str().to_owned()));
+        settings.insert(
+            "index.replication.type".to_owned(),
+            Value::String(kind.as_str().to_owned()),
+        );
     }
     if let (None, Some(durability)) = (index.durability, up.default_durability) {
-        settings.insert("index.translog.durability".to_owned(), Value::String(durability.as_str().to_owned()));
+        settings.insert(
+            "index.translog.durability".to_owned(),
+            Value::String(durability.as_str().to_owned()),
+        );
     }
     CreateIndex {
         name: index.index_name.clone(),
         settings: Value::Object(settings),
-        mappings: index.mappings.clone().unwrap_or_else(|| Value::Object(Map::new())),
+        mappings: index
+            .mappings
+            .clone()
+            .unwrap_or_else(|| Value::Object(Map::new())),
         owner: Some(index.owner()),
     }
 }
@@ -155,12 +252,18 @@ fn creation(index: &ValidIndex, up: &Up) -> CreateIndex {
 /// Why an ownerless index is not the declared one; none if it is.
 fn shape_differs(index: &ValidIndex, found: &IndexOverview) -> Option<String> {
     if index.shards != found.shards {
-        return Some(format!("`shards` is {} there and {} here", found.shards, index.shards));
+        return Some(format!(
+            "`shards` is {} there and {} here",
+            found.shards, index.shards
+        ));
     }
     if let Some(kind) = index.replication_type
         && kind != replication_type(found)
     {
-        return Some(format!("`replicationType` is {} there", replication_type(found).as_str()));
+        return Some(format!(
+            "`replicationType` is {} there",
+            replication_type(found).as_str()
+        ));
     }
     if let Some(mappings) = &index.mappings
         && !contains(&found.mappings, mappings)
@@ -171,14 +274,22 @@ fn shape_differs(index: &ValidIndex, found: &IndexOverview) -> Option<String> {
 }
 
 fn replication_type(found: &IndexOverview) -> ReplicationType {
-    found.settings.get("index.replication.type").and_then(|text| ReplicationType::parse(text).ok()).unwrap_or_default()
+    found
+        .settings
+        .get("index.replication.type")
+        .and_then(|text| ReplicationType::parse(text).ok())
+        .unwrap_or_default()
 }
 
 /// Everything that is declared is there.
 fn contains(there: &Value, declared: &Value) -> bool {
     match (there, declared) {
-        (Value::Object(there), Value::Object(declared)) => declared.iter().all(|(key, value)| there.get(key).is_some_and(|other| contains(other, value))),
-        (there, declared) => there == declared || scalar(there).is_some() && scalar(there) == scalar(declared),
+        (Value::Object(there), Value::Object(declared)) => declared
+            .iter()
+            .all(|(key, value)| there.get(key).is_some_and(|other| contains(other, value))),
+        (there, declared) => {
+            there == declared || scalar(there).is_some() && scalar(there) == scalar(declared)
+        }
     }
 }
 
@@ -196,7 +307,11 @@ fn changed_settings(index: &ValidIndex, found: &IndexOverview) -> BTreeMap<Strin
         .dynamic
         .iter()
         .filter(|(key, wanted)| {
-            let current = if *key == "index.number_of_replicas" { Some(found.replicas.to_string()) } else { found.settings.get(*key).cloned() };
+            let current = if *key == "index.number_of_replicas" {
+                Some(found.replicas.to_string())
+            } else {
+                found.settings.get(*key).cloned()
+            };
             current.is_none_or(|current| !same_value(key, &current, wanted))
         })
         .map(|(key, value)| (key.clone(), Some(value.clone())))
@@ -214,46 +329,123 @@ fn same_value(key: &str, a: &str, b: &str) -> bool {
 }
 
 fn verdicts(index: &ValidIndex, found: &IndexOverview, out: &mut Plan) {
-    let reports: Vec<&admin::CopyReport> = found.copies.iter().filter_map(|copy| copy.report.as_ref()).collect();
+    let reports: Vec<&admin::CopyReport> = found
+        .copies
+        .iter()
+        .filter_map(|copy| copy.report.as_ref())
+        .collect();
     let assigned = found.copies.iter().filter(|copy| copy.node.is_some()).count();
-    let wanted_copies = usize::try_from(u64::from(found.shards) * (1 + u64::from(found.replicas))).unwrap_or(usize::MAX);
-    let in_sync = found.copies.iter().filter(|copy| copy.in_sync && copy.state == "STARTED").count();
+    let wanted_copies =
+        usize::try_from(u64::from(found.shards) * (1 + u64::from(found.replicas))).unwrap_or(usize::MAX);
+    let in_sync = found
+        .copies
+        .iter()
+        .filter(|copy| copy.in_sync && copy.state == "STARTED")
+        .count();
 
     if index.shards != found.shards {
-        let text = format!("the index has {} shards and `shards` says {}; this never changes: create another Index", found.shards, index.shards);
-        out.verdicts.push(Verdict::new(conditions::READY, false, reason::IMMUTABLE_DIFFERS, text));
-    } else if let Some(kind) = index.replication_type.filter(|kind| *kind != replication_type(found)) {
-        let text = format!("the index replicates by {} and `replicationType` says {}; this does not change in this release: create another Index", replication_type(found).as_str(), kind.as_str());
-        out.verdicts.push(Verdict::new(conditions::READY, false, reason::IMMUTABLE_DIFFERS, text));
+        let text = format!(
+            "the index has {} shards and `shards` says {}; this never changes: create another Index",
+            found.shards, index.shards
+        );
+        out.verdicts.push(Verdict::new(
+            conditions::READY,
+            false,
+            reason::IMMUTABLE_DIFFERS,
+            text,
+        ));
+    } else if let Some(kind) = index
+        .replication_type
+        .filter(|kind| *kind != replication_type(found))
+    {
+        let text = format!(
+            "the index replicates by {} and `replicationType` says {}; this does not change in this release: create another Index",
+            replication_type(found).as_str(),
+            kind.as_str()
+        );
+        out.verdicts.push(Verdict::new(
+            conditions::READY,
+            false,
+            reason::IMMUTABLE_DIFFERS,
+            text,
+        ));
     } else if found.health == admin::Health::Red || in_sync < wanted_copies {
         let why: BTreeSet<String> = found
             .copies
             .iter()
             .filter(|copy| copy.state != "STARTED" || !copy.in_sync)
             .take(5)
-            .map(|copy| format!("shard {} {}: {}", copy.shard, if copy.primary { "primary" } else { "replica" }, copy.reason.as_deref().unwrap_or(&copy.state)))
+            .map(|copy| {
+                format!(
+                    "shard {} {}: {}",
+                    copy.shard,
+                    if copy.primary { "primary" } else { "replica" },
+                    copy.reason.as_deref().unwrap_or(&copy.state)
+                )
+            })
             .collect();
-        let text = format!("{in_sync} of {wanted_copies} copies are in sync; {}", why.into_iter().collect::<Vec<_>>().join("; "));
-        out.verdicts.push(Verdict::new(conditions::READY, false, reason::SHARDS_NOT_STARTED, text));
+        let text = format!(
+            "{in_sync} of {wanted_copies} copies are in sync; {}",
+            why.into_iter().collect::<Vec<_>>().join("; ")
+        );
+        out.verdicts.push(Verdict::new(
+            conditions::READY,
+            false,
+            reason::SHARDS_NOT_STARTED,
+            text,
+        ));
     } else {
-        out.verdicts.push(Verdict::new(conditions::READY, true, reason::AS_DECLARED, format!("{in_sync} of {wanted_copies} copies are in sync")));
+        out.verdicts.push(Verdict::new(
+            conditions::READY,
+            true,
+            reason::AS_DECLARED,
+            format!("{in_sync} of {wanted_copies} copies are in sync"),
+        ));
     }
 
-    let wanted = index.durability.or_else(|| found.settings.get("index.translog.durability").and_then(|text| Durability::parse("", text).ok())).unwrap_or_default();
-    let applied = reports.iter().filter(|report| report.durability == wanted).count();
+    let wanted = index
+        .durability
+        .or_else(|| {
+            found
+                .settings
+                .get("index.translog.durability")
+                .and_then(|text| Durability::parse("", text).ok())
+        })
+        .unwrap_or_default();
+    let applied = reports
+        .iter()
+        .filter(|report| report.durability == wanted)
+        .count();
     out.verdicts.push(Verdict::new(
         conditions::DURABILITY_APPLIED,
         applied == assigned && assigned > 0,
-        if applied == assigned && assigned > 0 { reason::AS_DECLARED } else { reason::APPLYING },
-        format!("{applied} of {assigned} copies report durability {}", wanted.as_str()),
+        if applied == assigned && assigned > 0 {
+            reason::AS_DECLARED
+        } else {
+            reason::APPLYING
+        },
+        format!(
+            "{applied} of {assigned} copies report durability {}",
+            wanted.as_str()
+        ),
     ));
     let kind = index.replication_type.unwrap_or_else(|| replication_type(found));
-    let applied = reports.iter().filter(|report| report.replication_type == kind).count();
+    let applied = reports
+        .iter()
+        .filter(|report| report.replication_type == kind)
+        .count();
     out.verdicts.push(Verdict::new(
         conditions::REPLICATION_APPLIED,
         applied == wanted_copies && in_sync == wanted_copies,
-        if applied == wanted_copies && in_sync == wanted_copies { reason::AS_DECLARED } else { reason::APPLYING },
-        format!("{applied} of {wanted_copies} copies report replication type {}, {in_sync} are in sync", kind.as_str()),
+        if applied == wanted_copies && in_sync == wanted_copies {
+            reason::AS_DECLARED
+        } else {
+            reason::APPLYING
+        },
+        format!(
+            "{applied} of {wanted_copies} copies report replication type {}, {in_sync} are in sync",
+            kind.as_str()
+        ),
     ));
     out.verdicts.push(balance(found));
     let worst = reports.iter().map(|report| report.uncommitted_size_bytes).max();
@@ -269,20 +461,38 @@ fn verdicts(index: &ValidIndex, found: &IndexOverview, out: &mut Plan) {
 }
 
 fn balance(found: &IndexOverview) -> Verdict {
-    let mut counts: BTreeMap<&str, u32> = found.copies.iter().filter_map(|copy| copy.node.as_deref()).map(|node| (node, 0)).collect();
+    let mut counts: BTreeMap<&str, u32> = found
+        .copies
+        .iter()
+        .filter_map(|copy| copy.node.as_deref())
+        .map(|node| (node, 0))
+        .collect();
     for copy in found.copies.iter().filter(|copy| copy.primary) {
         if let Some(count) = copy.node.as_deref().and_then(|node| counts.get_mut(node)) {
             *count += 1;
         }
     }
     if counts.is_empty() {
-        return Verdict::new(conditions::PRIMARIES_BALANCED, Truth::Unknown, reason::UNKNOWN, "no copy is assigned");
+        return Verdict::new(
+            conditions::PRIMARIES_BALANCED,
+            Truth::Unknown,
+            reason::UNKNOWN,
+            "no copy is assigned",
+        );
     }
     let most = counts.values().max().copied().unwrap_or_default();
     let least = counts.values().min().copied().unwrap_or_default();
-    let text: Vec<String> = counts.iter().map(|(node, count)| format!("{node}: {count}")).collect();
+    let text: Vec<String> = counts
+        .iter()
+        .map(|(node, count)| format!("{node}: {count}"))
+        .collect();
     let even = most - least <= 1;
-    Verdict::new(conditions::PRIMARIES_BALANCED, even, if even { reason::EVEN } else { reason::UNEVEN }, format!("primaries by node: {}", text.join(", ")))
+    Verdict::new(
+        conditions::PRIMARIES_BALANCED,
+        even,
+        if even { reason::EVEN } else { reason::UNEVEN },
+        format!("primaries by node: {}", text.join(", ")),
+    )
 }
 
 /// Fills what status shows of the index itself. Conditions and counters' times are the writer's.
@@ -292,7 +502,11 @@ pub fn observed_status(status: &mut IndexStatus, found: &IndexOverview, cluster_
     status.cluster_uuid = Some(cluster_uuid.to_owned());
     status.documents = Some(signed(found.documents));
     status.size_bytes = Some(signed(found.size_bytes));
-    let reports: Vec<&admin::CopyReport> = found.copies.iter().filter_map(|copy| copy.report.as_ref()).collect();
+    let reports: Vec<&admin::CopyReport> = found
+        .copies
+        .iter()
+        .filter_map(|copy| copy.report.as_ref())
+        .collect();
     status.replication_type = common(reports.iter().map(|report| report.replication_type)).map(Into::into);
     status.durability = common(reports.iter().map(|report| report.durability)).map(Into::into);
     let mut translog = TranslogStatus::default();
@@ -306,7 +520,11 @@ pub fn observed_status(status: &mut IndexStatus, found: &IndexOverview, cluster_
     let mut copies: Vec<CopyStatus> = found.copies.iter().filter_map(copy_status).collect();
     copies.sort_by(|a, b| {
         let unhealthy = |copy: &CopyStatus| copy.state != "Started";
-        unhealthy(b).cmp(&unhealthy(a)).then(a.shard.cmp(&b.shard)).then(a.role.cmp(&b.role)).then(a.node.cmp(&b.node))
+        unhealthy(b)
+            .cmp(&unhealthy(a))
+            .then(a.shard.cmp(&b.shard))
+            .then(a.role.cmp(&b.role))
+            .then(a.node.cmp(&b.node))
     });
     // A shard has one copy a node; the API refuses a list with a repeated key.
     let mut seen = BTreeSet::new();
@@ -337,7 +555,11 @@ fn copy_status(copy: &CopyOverview) -> Option<CopyStatus> {
     Some(CopyStatus {
         shard: i32::try_from(copy.shard).unwrap_or(i32::MAX),
         node: copy.node.clone()?,
-        role: if copy.primary { Role::Primary } else { Role::Replica },
+        role: if copy.primary {
+            Role::Primary
+        } else {
+            Role::Replica
+        },
         state: state.to_owned(),
         lag_operations: report.map(|report| band(report.lag_operations)),
         lag_milliseconds: report.map(|report| band(report.lag_millis)),
@@ -353,14 +575,25 @@ fn band(n: u64) -> i64 {
 fn unassigned(found: &IndexOverview) -> Vec<UnassignedStatus> {
     let mut groups: BTreeMap<(u32, Role), (i32, Option<String>)> = BTreeMap::new();
     for copy in found.copies.iter().filter(|copy| copy.node.is_none()) {
-        let role = if copy.primary { Role::Primary } else { Role::Replica };
-        let group = groups.entry((copy.shard, role)).or_insert((0, copy.reason.clone()));
+        let role = if copy.primary {
+            Role::Primary
+        } else {
+            Role::Replica
+        };
+        let group = groups
+            .entry((copy.shard, role))
+            .or_insert((0, copy.reason.clone()));
         group.0 += 1;
     }
     groups
         .into_iter()
         .take(LISTED)
-        .map(|((shard, role), (copies, reason))| UnassignedStatus { shard: i32::try_from(shard).unwrap_or(i32::MAX), role, copies, reason })
+        .map(|((shard, role), (copies, reason))| UnassignedStatus {
+            shard: i32::try_from(shard).unwrap_or(i32::MAX),
+            role,
+            copies,
+            reason,
+        })
         .collect()
 }
 
@@ -383,24 +616,46 @@ pub fn finalize(object: &Index, view: &ClusterView, age: Duration) -> Finalize {
     if object.spec.deletion_policy == DeletionPolicy::Retain {
         return Finalize::Drop(None);
     }
-    let name = object.spec.index_name.clone().unwrap_or_else(|| object.name_any());
+    let name = object
+        .spec
+        .index_name
+        .clone()
+        .unwrap_or_else(|| object.name_any());
     let uid = object.uid().unwrap_or_default();
     let status = object.status.clone().unwrap_or_default();
     match view {
-        ClusterView::Missing | ClusterView::Deleting => Finalize::Drop(Some(Note::normal(reason::INDEX_DATA_LEFT, "Delete", format!("the IndexCluster is gone or going; data of index '{name}' goes with its volumes")))),
+        ClusterView::Missing | ClusterView::Deleting => Finalize::Drop(Some(Note::normal(
+            reason::INDEX_DATA_LEFT,
+            "Delete",
+            format!("the IndexCluster is gone or going; data of index '{name}' goes with its volumes"),
+        ))),
         // A cluster that holds nothing recorded for this object, and never answered, has nothing to delete, unless the creation
         // was under way: so it is asked for the same bounded time.
         ClusterView::NotReady(why) if age >= FINALIZE_BOUND => Finalize::Drop(Some(Note::warning(
             reason::INDEX_DATA_LEFT,
             "Delete",
-            format!("the cluster did not answer for 10 minutes ({why}); index '{name}' may still be there: delete it over REST when the cluster is back"),
+            format!(
+                "the cluster did not answer for 10 minutes ({why}); index '{name}' may still be there: delete it over REST when the cluster is back"
+            ),
         ))),
         ClusterView::NotReady(why) => Finalize::Wait(why.clone()),
         ClusterView::Up(up) => {
-            let mine = up.overview.indices.iter().find(|index| index.owner.as_ref().is_some_and(|owner| owner.uid == uid));
+            let mine = up
+                .overview
+                .indices
+                .iter()
+                .find(|index| index.owner.as_ref().is_some_and(|owner| owner.uid == uid));
             match mine {
-                Some(index) => Finalize::Delete { index: index.uuid.clone() },
-                None => Finalize::Drop(status.index_uuid.map(|_| Note::normal(reason::INDEX_DELETED, "Delete", format!("index '{name}' is deleted")))),
+                Some(index) => Finalize::Delete {
+                    index: index.uuid.clone(),
+                },
+                None => Finalize::Drop(status.index_uuid.map(|_| {
+                    Note::normal(
+                        reason::INDEX_DELETED,
+                        "Delete",
+                        format!("index '{name}' is deleted"),
+                    )
+                })),
             }
         }
     }

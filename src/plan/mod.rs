@@ -119,12 +119,22 @@ pub struct Note {
 impl Note {
     /// Something took place.
     pub fn normal(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
-        Self { warning: false, reason, action, message: message.into() }
+        Self {
+            warning: false,
+            reason,
+            action,
+            message: message.into(),
+        }
     }
 
     /// Something needs attention.
     pub fn warning(reason: &'static str, action: &'static str, message: impl Into<String>) -> Self {
-        Self { warning: true, reason, action, message: message.into() }
+        Self {
+            warning: true,
+            reason,
+            action,
+            message: message.into(),
+        }
     }
 }
 

@@ -136,13 +136,33 @@ pub enum Row {
 impl Row {
     /// True while this cluster is the one that restarts.
     pub const fn holds_slot(self) -> bool {
-        matches!(self, Self::Prepare | Self::Apply | Self::StopOld | Self::WaitNodes | Self::WaitPrimaries | Self::Finish)
+        matches!(
+            self,
+            Self::Prepare
+                | Self::Apply
+                | Self::StopOld
+                | Self::WaitNodes
+                | Self::WaitPrimaries
+                | Self::Finish
+        )
     }
 }
 
 /// The row that fits.
 pub const fn row(facts: Facts) -> Row {
-    let Facts { applied, template_observed, old_running, old_broken, unformed, quorum, record, settled, slot_free, complete, primaries_active } = facts;
+    let Facts {
+        applied,
+        template_observed,
+        old_running,
+        old_broken,
+        unformed,
+        quorum,
+        record,
+        settled,
+        slot_free,
+        complete,
+        primaries_active,
+    } = facts;
     if matches!(applied, Applied::Missing) {
         return Row::Create;
     }
@@ -176,12 +196,20 @@ pub const fn row(facts: Facts) -> Row {
         if !slot_free {
             return Row::Hold(Guard::OneRestartAtATime);
         }
-        return if settled { Row::Prepare } else { Row::Hold(Guard::Settled) };
+        return if settled {
+            Row::Prepare
+        } else {
+            Row::Hold(Guard::Settled)
+        };
     }
     if !wanted {
         return Row::Apply;
     }
-    if template_observed { Row::StopOld } else { Row::Hold(Guard::TemplateObserved) }
+    if template_observed {
+        Row::StopOld
+    } else {
+        Row::Hold(Guard::TemplateObserved)
+    }
 }
 
 #[cfg(test)]
@@ -225,21 +253,55 @@ mod tests {
         let asks = exists && old && !free;
         let table = [
             (Row::Create, !exists),
-            (Row::Idle, same && !old && (f.record == Record::None || f.record == Record::Other && !f.quorum)),
-            (Row::Abandon, same && !old && f.record == Record::Other && f.quorum),
+            (
+                Row::Idle,
+                same && !old && (f.record == Record::None || f.record == Record::Other && !f.quorum),
+            ),
+            (
+                Row::Abandon,
+                same && !old && f.record == Record::Other && f.quorum,
+            ),
             (Row::WaitNodes, same && !old && ours && !f.complete),
-            (Row::WaitPrimaries, same && !old && ours && f.complete && !f.primaries_active),
-            (Row::Finish, same && !old && ours && f.complete && f.primaries_active),
+            (
+                Row::WaitPrimaries,
+                same && !old && ours && f.complete && !f.primaries_active,
+            ),
+            (
+                Row::Finish,
+                same && !old && ours && f.complete && f.primaries_active,
+            ),
             (Row::Apply, exists && !same && (!old || free || f.quorum && ours)),
-            (Row::StopOld, same && old && f.template_observed && (f.unformed || !free && f.quorum && ours)),
-            (Row::StopBroken, same && old && f.template_observed && free && !f.unformed),
-            (Row::Hold(Guard::TemplateObserved), same && old && !f.template_observed && (free || f.quorum && ours)),
+            (
+                Row::StopOld,
+                same && old && f.template_observed && (f.unformed || !free && f.quorum && ours),
+            ),
+            (
+                Row::StopBroken,
+                same && old && f.template_observed && free && !f.unformed,
+            ),
+            (
+                Row::Hold(Guard::TemplateObserved),
+                same && old && !f.template_observed && (free || f.quorum && ours),
+            ),
             (Row::Hold(Guard::Quorum), asks && !f.quorum),
-            (Row::Hold(Guard::OneRestartAtATime), asks && f.quorum && !ours && !f.slot_free),
-            (Row::Hold(Guard::Settled), asks && f.quorum && !ours && f.slot_free && !f.settled),
-            (Row::Prepare, asks && f.quorum && !ours && f.slot_free && f.settled),
+            (
+                Row::Hold(Guard::OneRestartAtATime),
+                asks && f.quorum && !ours && !f.slot_free,
+            ),
+            (
+                Row::Hold(Guard::Settled),
+                asks && f.quorum && !ours && f.slot_free && !f.settled,
+            ),
+            (
+                Row::Prepare,
+                asks && f.quorum && !ours && f.slot_free && f.settled,
+            ),
         ];
-        table.into_iter().filter(|(_, fits)| *fits).map(|(row, _)| row).collect()
+        table
+            .into_iter()
+            .filter(|(_, fits)| *fits)
+            .map(|(row, _)| row)
+            .collect()
     }
 
     #[test]
@@ -255,7 +317,13 @@ mod tests {
     fn no_running_instance_of_a_formed_cluster_is_stopped_without_quorum_and_record() {
         for facts in every_tuple().into_iter().filter(|facts| !facts.unformed) {
             if row(facts) == Row::StopOld {
-                assert!(facts.quorum && facts.record == Record::Wanted && facts.applied == Applied::Wanted && facts.template_observed, "{facts:?}");
+                assert!(
+                    facts.quorum
+                        && facts.record == Record::Wanted
+                        && facts.applied == Applied::Wanted
+                        && facts.template_observed,
+                    "{facts:?}"
+                );
             }
         }
     }
@@ -265,7 +333,12 @@ mod tests {
         for facts in every_tuple() {
             if facts.applied == Applied::Other && facts.old_broken && !facts.old_running {
                 assert_eq!(row(facts), Row::Apply, "{facts:?}");
-                let applied = Facts { applied: Applied::Wanted, template_observed: true, unformed: false, ..facts };
+                let applied = Facts {
+                    applied: Applied::Wanted,
+                    template_observed: true,
+                    unformed: false,
+                    ..facts
+                };
                 assert_eq!(row(applied), Row::StopBroken, "{applied:?}");
             }
         }
@@ -283,7 +356,19 @@ mod tests {
     /// A small world that obeys the steps; a crash of the operator between any two steps is nothing but another call of `row`.
     #[test]
     fn the_rows_lead_from_due_to_idle() {
-        let mut facts = Facts { applied: Applied::Other, template_observed: true, old_running: true, old_broken: false, unformed: false, quorum: true, record: Record::None, settled: true, slot_free: true, complete: true, primaries_active: true };
+        let mut facts = Facts {
+            applied: Applied::Other,
+            template_observed: true,
+            old_running: true,
+            old_broken: false,
+            unformed: false,
+            quorum: true,
+            record: Record::None,
+            settled: true,
+            slot_free: true,
+            complete: true,
+            primaries_active: true,
+        };
         let mut path = Vec::new();
         for _ in 0..16 {
             let now = row(facts);
@@ -309,7 +394,16 @@ mod tests {
         }
         assert_eq!(
             path,
-            [Row::Prepare, Row::Apply, Row::Hold(Guard::TemplateObserved), Row::StopOld, Row::WaitNodes, Row::WaitPrimaries, Row::Finish, Row::Idle]
+            [
+                Row::Prepare,
+                Row::Apply,
+                Row::Hold(Guard::TemplateObserved),
+                Row::StopOld,
+                Row::WaitNodes,
+                Row::WaitPrimaries,
+                Row::Finish,
+                Row::Idle
+            ]
         );
     }
 }

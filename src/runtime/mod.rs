@@ -99,7 +99,9 @@ pub struct NodeSet {
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// An object of that name belongs to somebody else.
-    #[error("{kind} '{name}' exists and belongs to {owner}; delete it or choose another name for the cluster")]
+    #[error(
+        "{kind} '{name}' exists and belongs to {owner}; delete it or choose another name for the cluster"
+    )]
     NameTaken {
         /// Kind of the object.
         kind: String,
@@ -122,13 +124,20 @@ pub enum RuntimeError {
 /// Where nodes run.
 pub trait Runtime: Send + Sync + 'static {
     /// Live facts of one cluster; never from a cache, because destructive steps follow from them.
-    fn observe(&self, cluster: &ValidCluster) -> impl Future<Output = Result<RuntimeFacts, RuntimeError>> + Send;
+    fn observe(
+        &self,
+        cluster: &ValidCluster,
+    ) -> impl Future<Output = Result<RuntimeFacts, RuntimeError>> + Send;
 
     /// Makes what runs follow `set`; idempotent, and writes nothing where nothing differs. True if something was written.
     fn ensure(&self, set: &NodeSet) -> impl Future<Output = Result<bool, RuntimeError>> + Send;
 
     /// Ends exactly this incarnation, in its own time (its grace period). The runtime starts a new one by itself.
-    fn stop(&self, cluster: &Key, instance: &Instance) -> impl Future<Output = Result<(), RuntimeError>> + Send;
+    fn stop(
+        &self,
+        cluster: &Key,
+        instance: &Instance,
+    ) -> impl Future<Output = Result<(), RuntimeError>> + Send;
 
     /// Stable `host:port` of a node's internal port, as members are told it.
     fn member_address(&self, cluster: &ValidCluster, node: &str) -> String;

@@ -8,13 +8,23 @@ use serde_json::Value;
 /// Every declared field is live with the same value. Lists must agree in length; quantities may be written differently.
 pub fn contains(live: &Value, declared: &Value) -> bool {
     match (live, declared) {
-        (Value::Object(live), Value::Object(declared)) => declared.iter().all(|(key, value)| match live.get(key) {
-            Some(other) => contains(other, value),
-            // The API server drops empty maps and lists.
-            None => is_empty(value),
-        }),
-        (Value::Array(live), Value::Array(declared)) => live.len() == declared.len() && live.iter().zip(declared).all(|(live, declared)| contains(live, declared)),
-        (Value::String(live), Value::String(declared)) => live == declared || milli(live).is_some() && milli(live) == milli(declared),
+        (Value::Object(live), Value::Object(declared)) => {
+            declared.iter().all(|(key, value)| match live.get(key) {
+                Some(other) => contains(other, value),
+                // The API server drops empty maps and lists.
+                None => is_empty(value),
+            })
+        }
+        (Value::Array(live), Value::Array(declared)) => {
+            live.len() == declared.len()
+                && live
+                    .iter()
+                    .zip(declared)
+                    .all(|(live, declared)| contains(live, declared))
+        }
+        (Value::String(live), Value::String(declared)) => {
+            live == declared || milli(live).is_some() && milli(live) == milli(declared)
+        }
         (live, declared) => live == declared,
     }
 }
@@ -59,14 +69,27 @@ mod tests {
     #[test]
     fn a_hand_edited_field_and_an_extra_item_are_drift() {
         let declared = json!({"spec": {"replicas": 3, "ports": [{"port": 9200}]}});
-        assert!(!contains(&json!({"spec": {"replicas": 2, "ports": [{"port": 9200}]}}), &declared));
-        assert!(!contains(&json!({"spec": {"replicas": 3, "ports": [{"port": 9200}, {"port": 1}]}}), &declared));
+        assert!(!contains(
+            &json!({"spec": {"replicas": 2, "ports": [{"port": 9200}]}}),
+            &declared
+        ));
+        assert!(!contains(
+            &json!({"spec": {"replicas": 3, "ports": [{"port": 9200}, {"port": 1}]}}),
+            &declared
+        ));
         assert!(!contains(&json!({"spec": {"replicas": 3}}), &declared));
     }
 
     #[test]
     fn quantities_are_compared_by_value() {
-        for (a, b, same) in [("1", "1000m", true), ("0.5", "500m", true), ("1Gi", "1024Mi", true), ("1Gi", "1G", false), ("team", "search", false), ("1m", "1", false)] {
+        for (a, b, same) in [
+            ("1", "1000m", true),
+            ("0.5", "500m", true),
+            ("1Gi", "1024Mi", true),
+            ("1Gi", "1G", false),
+            ("team", "search", false),
+            ("1m", "1", false),
+        ] {
             assert_eq!(contains(&json!(a), &json!(b)), same, "{a} {b}");
         }
     }

@@ -17,10 +17,18 @@ pub fn claim_name(pod: &Pod) -> Option<String> {
 /// The pod as an instance, without its disk.
 pub fn instance(pod: &Pod) -> Instance {
     let status = pod.status.clone().unwrap_or_default();
-    let container = status.container_statuses.as_ref().and_then(|list| list.iter().find(|container| container.name == "node")).cloned();
-    let running = container.as_ref().and_then(|container| container.state.as_ref()).is_some_and(|state| state.running.is_some());
+    let container = status
+        .container_statuses
+        .as_ref()
+        .and_then(|list| list.iter().find(|container| container.name == "node"))
+        .cloned();
+    let running = container
+        .as_ref()
+        .and_then(|container| container.state.as_ref())
+        .is_some_and(|state| state.running.is_some());
     let phase = status.phase.clone().unwrap_or_default();
-    let broken = !running && (phase == "Pending" || phase == "Failed" || container.as_ref().is_some_and(failed));
+    let broken =
+        !running && (phase == "Pending" || phase == "Failed" || container.as_ref().is_some_and(failed));
     Instance {
         name: pod.name_any(),
         instance_id: pod.uid().unwrap_or_default(),
@@ -29,7 +37,13 @@ pub fn instance(pod: &Pod) -> Instance {
         running,
         terminating: pod.metadata.deletion_timestamp.is_some(),
         disk_id: None,
-        address: status.pod_ip.as_ref().filter(|ip| !ip.is_empty()).map(|ip| if ip.contains(':') { format!("[{ip}]:{INTERNAL_PORT}") } else { format!("{ip}:{INTERNAL_PORT}") }),
+        address: status.pod_ip.as_ref().filter(|ip| !ip.is_empty()).map(|ip| {
+            if ip.contains(':') {
+                format!("[{ip}]:{INTERNAL_PORT}")
+            } else {
+                format!("{ip}:{INTERNAL_PORT}")
+            }
+        }),
         problem: problem(pod, container.as_ref()),
         broken,
     }
@@ -37,14 +51,34 @@ pub fn instance(pod: &Pod) -> Instance {
 
 /// The container failed for a reason that its template may hold: not a single end, which a restart may cure.
 fn failed(container: &ContainerStatus) -> bool {
-    let Some(state) = &container.state else { return false };
-    let waiting = state.waiting.as_ref().and_then(|waiting| waiting.reason.as_deref()).unwrap_or_default();
-    let bad_wait = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"].contains(&waiting);
+    let Some(state) = &container.state else {
+        return false;
+    };
+    let waiting = state
+        .waiting
+        .as_ref()
+        .and_then(|waiting| waiting.reason.as_deref())
+        .unwrap_or_default();
+    let bad_wait = [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "CrashLoopBackOff",
+    ]
+    .contains(&waiting);
     bad_wait || state.terminated.is_some() && container.restart_count >= 2
 }
 
 fn ended(terminated: &ContainerStateTerminated) -> Problem {
-    let why = terminated.reason.clone().filter(|why| !why.is_empty()).unwrap_or_else(|| "Terminated".to_owned());
+    let why = terminated
+        .reason
+        .clone()
+        .filter(|why| !why.is_empty())
+        .unwrap_or_else(|| "Terminated".to_owned());
     let mut message = format!("exit code {}", terminated.exit_code);
     if let Some(signal) = terminated.signal {
         message = format!("{message}, signal {signal}");
@@ -59,16 +93,31 @@ fn ended(terminated: &ContainerStateTerminated) -> Problem {
 fn problem(pod: &Pod, container: Option<&ContainerStatus>) -> Option<Problem> {
     let status = pod.status.as_ref()?;
     let conditions = status.conditions.as_deref().unwrap_or_default();
-    let unscheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    let unscheduled = conditions
+        .iter()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     if let Some(condition) = unscheduled {
-        return Some(Problem { reason: condition.reason.clone().unwrap_or_else(|| "Unschedulable".to_owned()), message: condition.message.clone().unwrap_or_default() });
+        return Some(Problem {
+            reason: condition
+                .reason
+                .clone()
+                .unwrap_or_else(|| "Unschedulable".to_owned()),
+            message: condition.message.clone().unwrap_or_default(),
+        });
     }
     if status.phase.as_deref() == Some("Failed") && status.reason.is_some() {
-        return Some(Problem { reason: status.reason.clone().unwrap_or_default(), message: status.message.clone().unwrap_or_default() });
+        return Some(Problem {
+            reason: status.reason.clone().unwrap_or_default(),
+            message: status.message.clone().unwrap_or_default(),
+        });
     }
     let container = container?;
     let state = container.state.as_ref()?;
-    let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref()).map(ended);
+    let last = container
+        .last_state
+        .as_ref()
+        .and_then(|state| state.terminated.as_ref())
+        .map(ended);
     if let Some(waiting) = &state.waiting {
         let why = waiting.reason.clone().unwrap_or_default();
         if why == "ContainerCreating" || why == "PodInitializing" || why.is_empty() {
@@ -84,7 +133,14 @@ fn problem(pod: &Pod, container: Option<&ContainerStatus>) -> Option<Problem> {
         return Some(ended(terminated));
     }
     // It runs: how it ended before is worth telling while it is not ready.
-    if container.ready { None } else { last.map(|last| Problem { reason: last.reason, message: format!("restarted; last end: {}", last.message) }) }
+    if container.ready {
+        None
+    } else {
+        last.map(|last| Problem {
+            reason: last.reason,
+            message: format!("restarted; last end: {}", last.message),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -110,21 +166,34 @@ mod tests {
 
     #[test]
     fn an_unschedulable_pod_is_broken_and_says_why() {
-        let found = pod(json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: insufficient memory"}]}));
+        let found = pod(
+            json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: insufficient memory"}]}),
+        );
         assert!(found.broken && !found.running);
-        assert_eq!(found.problem.unwrap().to_string(), "Unschedulable: 0/3 nodes: insufficient memory");
+        assert_eq!(
+            found.problem.unwrap().to_string(),
+            "Unschedulable: 0/3 nodes: insufficient memory"
+        );
     }
 
     #[test]
     fn a_pull_error_is_broken_and_says_why() {
-        let found = pod(container(json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}), 0, json!({})));
+        let found = pod(container(
+            json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}),
+            0,
+            json!({}),
+        ));
         assert!(found.broken);
         assert_eq!(found.problem.unwrap().reason, "ImagePullBackOff");
     }
 
     #[test]
     fn an_out_of_memory_kill_keeps_its_exit_code() {
-        let found = pod(container(json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}), 3, json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}})));
+        let found = pod(container(
+            json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}),
+            3,
+            json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}}),
+        ));
         assert!(found.broken);
         let text = found.problem.unwrap().to_string();
         assert!(text.contains("OOMKilled") && text.contains("137"), "{text}");
