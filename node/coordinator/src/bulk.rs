@@ -23,6 +23,8 @@ use uuid::Uuid;
 /// How much longer a call may take than its client waits for a primary: a write that was handed over is waited for, because
 /// its outcome would be unknown otherwise.
 const GRACE: Duration = Duration::from_secs(30);
+/// How much later than the copy's own deadline a call is given up.
+const ANSWER: Duration = Duration::from_secs(2);
 /// Characters of ids that are made here: URL-safe base 64.
 const ID_ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -172,12 +174,15 @@ impl Coordinator {
             if let Err(error) = self.enough_copies(shard, options, deadline).await {
                 return fail(done, ops, &error);
             }
+            let patience = deadline.saturating_duration_since(Instant::now()) + GRACE;
             let request = ShardWrite {
                 shard,
                 refresh: options.refresh,
+                timeout_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
                 ops: ops.iter().map(|routed| routed.op.clone()).collect(),
             };
-            let time = deadline.saturating_duration_since(Instant::now()) + GRACE;
+            // The copy answers what it knows at its own deadline; only then is nothing known here.
+            let time = patience + ANSWER;
             let outcome = self
                 .on_node(
                     &node,

@@ -245,6 +245,8 @@ pub struct ShardWrite {
     pub shard: ShardId,
     /// When it can be seen.
     pub refresh: Refresh,
+    /// How long an acknowledgement is waited for, milliseconds.
+    pub timeout_ms: u64,
     /// Operations, in order.
     pub ops: Vec<ShardOp>,
 }

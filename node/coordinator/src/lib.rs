@@ -34,6 +34,7 @@ pub mod stats;
 
 pub use copies::Copies;
 pub use error::{ApiError, ShardFailure};
+pub use local::LocalCopies;
 
 pub use names::NameOptions;
 

@@ -23,7 +23,7 @@ impl Coordinator {
             .map(|index| index_overview(&state, index, &stats))
             .collect();
         indices.sort_by(|left, right| left.name.cmp(&right.name));
-        let unsettled = unsettled(&state);
+        let unsettled = segmentry_allocation::unsettled(&state, MOST_SENTENCES);
         Ok(Overview {
             cluster_uuid: state
                 .cluster_uuid
@@ -40,7 +40,7 @@ impl Coordinator {
             indices,
             settings: state.settings.clone(),
             settled: unsettled.is_empty(),
-            unsettled: unsettled.into_iter().take(MOST_SENTENCES).collect(),
+            unsettled,
             restart: state.restart.clone(),
             epoch: state.epoch,
         })
@@ -164,24 +164,4 @@ fn index_overview(
         size_bytes,
         copies,
     }
-}
-
-/// One sentence for each shard that is not settled: something initialises, or a copy that could be placed is not in sync.
-fn unsettled(state: &ClusterState) -> Vec<String> {
-    let alive = state.alive().count();
-    let mut out = Vec::new();
-    for (id, index, shard) in state.shards() {
-        let wanted = 1 + usize::try_from(index.settings.number_of_replicas).unwrap_or(usize::MAX - 1);
-        let possible = wanted.min(alive.max(1));
-        let started = state.serving(id).len();
-        let initializing = shard
-            .copies
-            .iter()
-            .any(|copy| state.copy_state(shard, copy) == CopyState::Initializing);
-        if !state.primary_serves(id) || initializing || started < possible {
-            let why = segmentry_allocation::explain_shard(state, id).join("; ");
-            out.push(format!("[{}][{}]: {why}", index.name, shard.number));
-        }
-    }
-    out
 }

@@ -25,7 +25,7 @@ pub struct CopyStats {
     pub segments: Vec<SegmentStats>,
     /// Age of the oldest translog generation's last change.
     pub translog_earliest_age_ms: u64,
-    /// Operations applied and the work of refreshes, flushes and merges.
+    /// Operations applied and the work of refreshes, flushes.
     pub counters: Counters,
 }
 
@@ -46,8 +46,6 @@ pub struct Counters {
     pub flush_total: u64,
     /// Time in them.
     pub flush_time_ms: u64,
-    /// Merges that ended.
-    pub merge_total: u64,
     /// Searches.
     pub query_total: u64,
     /// Time in them.
@@ -65,7 +63,6 @@ impl Counters {
             refresh_time_ms,
             flush_total,
             flush_time_ms,
-            merge_total,
             query_total,
             query_time_ms,
         } = other;
@@ -76,7 +73,6 @@ impl Counters {
         self.refresh_time_ms += refresh_time_ms;
         self.flush_total += flush_total;
         self.flush_time_ms += flush_time_ms;
-        self.merge_total += merge_total;
         self.query_total += query_total;
         self.query_time_ms += query_time_ms;
     }

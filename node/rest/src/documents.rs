@@ -503,7 +503,7 @@ fn mget_entry(
                     ("_id", Value::String(id)) => request.id.clone_from(id),
                     ("_id", Value::Number(id)) => request.id = id.to_string(),
                     ("routing" | "_routing", Value::String(routing)) => {
-                        request.routing = Some(routing.clone())
+                        request.routing = Some(routing.clone());
                     }
                     ("_source", value) => filter = Some(mget_source(value)?),
                     (other, _) => {

@@ -18,9 +18,14 @@ pub const ROUTES: &[Route] = &[Route {
 async fn info(context: Context) -> Result<Reply, ApiError> {
     let state = context.shared.coordinator.state();
     let version = context.shared.facts.version();
+    let cluster_name = if state.cluster_name.is_empty() {
+        context.shared.facts.cluster_name()
+    } else {
+        state.cluster_name.clone()
+    };
     Reply::json(&json!({
         "name": context.shared.coordinator.identity().name,
-        "cluster_name": state.cluster_name,
+        "cluster_name": cluster_name,
         "cluster_uuid": state.cluster_uuid.map_or_else(|| "_na_".to_owned(), |uuid| uuid.to_string()),
         "version": {
             "distribution": "opensearch",

@@ -57,8 +57,8 @@ pub trait NodeFacts: Send + Sync + 'static {
     fn waiting_for(&self) -> Option<String>;
     /// Program version.
     fn version(&self) -> &'static str;
-    /// Milliseconds since the process started.
-    fn uptime_ms(&self) -> u64;
+    /// Name of the cluster until the cluster state says it.
+    fn cluster_name(&self) -> String;
 }
 
 /// What all handlers share.

@@ -86,14 +86,13 @@ async fn flush(context: Context) -> Result<Reply, ApiError> {
 /// A metric that is not counted here.
 fn wanted(metric: Option<&str>) -> Result<Vec<&str>, ApiError> {
     let all = vec![
-        "docs", "store", "indexing", "search", "merges", "refresh", "flush", "segments", "translog",
+        "docs", "store", "indexing", "search", "refresh", "flush", "segments", "translog",
     ];
     let Some(list) = metric.filter(|list| *list != "_all") else {
         return Ok(all);
     };
     let mut out = Vec::new();
     for name in list.split(',').filter(|name| !name.is_empty()) {
-        let name = if name == "merge" { "merges" } else { name };
         match all.iter().find(|known| **known == name) {
             Some(known) => out.push(*known),
             None => {

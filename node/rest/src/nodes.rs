@@ -173,7 +173,6 @@ pub fn sections(copies: &[&CopyStats]) -> Map<String, Value> {
         "search".into(),
         json!({"query_total": counters.query_total, "query_time_in_millis": counters.query_time_ms}),
     );
-    out.insert("merges".into(), json!({"total": counters.merge_total}));
     out.insert(
         "refresh".into(),
         json!({"total": counters.refresh_total, "total_time_in_millis": counters.refresh_time_ms}),

@@ -200,7 +200,7 @@ fn error_body(error: &ApiError) -> Map<String, Value> {
         return out;
     }
     let mut causes: Vec<Map<String, Value>> = Vec::new();
-    for failure in error.failures.iter() {
+    for failure in &error.failures {
         let cause = error_object(&failure.error);
         if !causes.contains(&cause) {
             causes.push(cause);
