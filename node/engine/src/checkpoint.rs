@@ -68,6 +68,14 @@ pub(crate) fn checkpoint_of(meta: &Meta) -> Checkpoint {
     }
 }
 
+/// Names come from another node: none may leave the directory, or look like a file of this engine.
+fn check_name(name: &str) -> Result<(), EngineError> {
+    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '~', '\0']) {
+        return Err(EngineError::InvalidCheckpoint(format!("file name [{}]", name.escape_debug())));
+    }
+    Ok(())
+}
+
 /// A file on its way in. Dropped unfinished, it leaves nothing.
 pub struct FileSink {
     shared: Arc<Shared>,
@@ -158,15 +166,7 @@ impl Engine {
 
     /// Begins to receive a file of a checkpoint.
     pub fn receive_file(&self, expected: FileMeta) -> Result<FileSink, EngineError> {
-        if expected.name.is_empty()
-            || expected.name.starts_with('.')
-            || expected.name.contains(['/', '\\', '~', '\0'])
-        {
-            return Err(EngineError::InvalidCheckpoint(format!(
-                "file name [{}]",
-                expected.name.escape_debug()
-            )));
-        }
+        check_name(&expected.name)?;
         let mut receiving = self.receiving.lock();
         receiving.next += 1;
         let disk_name = format!("{}.{}.part", expected.name, receiving.next);
@@ -186,6 +186,42 @@ impl Engine {
             crc: crc32fast::Hasher::new(),
             finished: false,
         })
+    }
+
+    /// Takes a file of a checkpoint from another folder of the same file system, by a hard link, if its bytes are the expected ones.
+    /// False where they are not, or the file is not there.
+    pub fn adopt_file(&self, expected: &FileMeta, from: &std::path::Path) -> Result<bool, EngineError> {
+        let Shared { fs, dir, .. } = &*self.shared;
+        let looking = || EngineError::io(format!("look at [{}]", from.display()));
+        match fs.len(from) {
+            Ok(len) if len == expected.len => {}
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(looking()(error)),
+        }
+        let file = fs.open(from).map_err(looking())?;
+        let mut hasher = crc32fast::Hasher::new();
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = 0;
+        loop {
+            let count = file.read_at(&mut buffer, at).map_err(looking())?;
+            if count == 0 {
+                break;
+            }
+            hasher.update(&buffer[..count]);
+            at += count as u64;
+        }
+        if (at, hasher.finalize()) != (expected.len, expected.crc) {
+            return Ok(false);
+        }
+        check_name(&expected.name)?;
+        let mut receiving = self.receiving.lock();
+        receiving.next += 1;
+        let disk_name = format!("{}.{}.part", expected.name, receiving.next);
+        fs.hard_link(from, &dir.join(&disk_name))
+            .map_err(EngineError::io(format!("link [{}] to [{disk_name}]", from.display())))?;
+        receiving.staged.insert(expected.clone(), disk_name);
+        Ok(true)
     }
 
     /// Puts a received checkpoint in force and makes it visible. True if it was new.
