@@ -1,7 +1,7 @@
 //! A model of a disk that forgets what was not synced.
 //!
 //! Kept apart: what a process sees now, and what is durable. [`CrashFs::crash`] throws the first away, but for a part of the
-//! unsynced changes that a seed chooses: single writes (whole, or only their beginning), cuts, and single changes of
+//! unsynced changes that a seed chooses: single writes (whole, their beginning, or only their end), cuts, and single changes of
 //! directories, in any combination. Handles from before a crash answer errors.
 
 use crate::{Vfs, VfsFile};
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
     io,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -77,21 +78,25 @@ impl DirChange {
 struct File {
     now: Vec<u8>,
     durable: Vec<u8>,
+    /// What a sync makes durable. A failed one drops them: the kernel has marked the pages clean, so that a later sync says
+    /// yes and writes nothing of them, while reads still see them.
     pending: Vec<Change>,
-    /// A failed sync: a later one does not make these changes durable.
-    lost: bool,
     changed: u64,
 }
 
-fn apply(change: &Change, to: &mut Vec<u8>, part: usize) {
+/// Applies a change: of a write only the bytes in `part`, though the file grows to where they end.
+fn apply(change: &Change, to: &mut Vec<u8>, part: Range<usize>) {
     match change {
         Change::Write { offset, bytes } => {
-            let bytes = &bytes[..part.min(bytes.len())];
-            let end = offset + bytes.len();
+            let part = part.start.min(bytes.len())..part.end.min(bytes.len());
+            if part.is_empty() {
+                return;
+            }
+            let (start, end) = (offset + part.start, offset + part.end);
             if to.len() < end {
                 to.resize(end, 0);
             }
-            to[*offset..end].copy_from_slice(bytes);
+            to[start..end].copy_from_slice(&bytes[part]);
         }
         Change::Length(length) => to.resize(*length, 0),
     }
@@ -202,7 +207,7 @@ impl State {
             offset,
             bytes: bytes[..fits].to_vec(),
         };
-        apply(&change, &mut file.now, fits);
+        apply(&change, &mut file.now, 0..fits);
         file.pending.push(change);
         file.changed = stamp;
         if fits < bytes.len() {
@@ -251,15 +256,16 @@ impl CrashFs {
                     Change::Write { bytes, .. } => bytes.len(),
                     Change::Length(_) => 0,
                 };
-                match dice.roll(4) {
+                match dice.roll(6) {
                     0 | 1 => {}
-                    2 => apply(&change, &mut survived, whole),
-                    _ => apply(&change, &mut survived, dice.roll(whole + 1)),
+                    2 | 3 => apply(&change, &mut survived, 0..whole),
+                    4 => apply(&change, &mut survived, 0..dice.roll(whole + 1)),
+                    // pages go to the disk in any order: its end without its beginning
+                    _ => apply(&change, &mut survived, dice.roll(whole + 1)..whole),
                 }
             }
             file.durable.clone_from(&survived);
             file.now = survived;
-            file.lost = false;
         }
         for change in std::mem::take(&mut state.pending) {
             if dice.roll(2) == 0 {
@@ -347,16 +353,13 @@ impl VfsFile for CrashFile {
             state.change()?;
             let fails = state.sync_fails();
             let file = state.file(self.ino)?;
+            let pending = std::mem::take(&mut file.pending);
             if fails {
-                file.lost = true;
                 return Err(io::Error::other("injected: sync failed"));
             }
-            if file.lost {
-                // the kernel has marked the pages clean: it says yes and writes nothing of them
-                return Ok(());
+            for change in &pending {
+                apply(change, &mut file.durable, 0..usize::MAX);
             }
-            file.durable.clone_from(&file.now);
-            file.pending.clear();
             Ok(())
         })
     }

@@ -81,6 +81,10 @@ pub trait Vfs: Send + Sync + 'static {
 }
 
 /// An open file. Calls may come from several threads; appends do not mix.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a call to the disk that can fail, not a container"
+)]
 pub trait VfsFile: Send + Sync {
     /// Writes all bytes at the end of the file. After an error any prefix of them may be there; [`VfsFile::len`] tells how much.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
@@ -92,10 +96,6 @@ pub trait VfsFile: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Length in bytes.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "a call to the disk that can fail, not a container"
-    )]
     fn len(&self) -> io::Result<u64>;
 
     /// Cuts the file, or extends it with zeros.

@@ -61,7 +61,7 @@ impl Vfs for RealFs {
             let name = entry?.file_name().into_string().map_err(|name| {
                 io::Error::new(
                     io::ErrorKind::InvalidData,
-                    format!("name {name:?} in {} is not UTF-8", dir.display()),
+                    format!("name [{}] in [{}] is not UTF-8", name.display(), dir.display()),
                 )
             })?;
             names.push(name);
