@@ -9,6 +9,7 @@ use crate::{
     scan::millis,
 };
 use rand::Rng as _;
+use segmentry_settings::Durability;
 use segmentry_vfs::{Vfs, VfsFile};
 use std::{
     path::Path,
@@ -80,7 +81,10 @@ impl Committer {
             }
             if let Some(reply) = closing {
                 let last = self.checkpoint();
-                self.inner.closed();
+                match &last {
+                    Ok(()) => self.inner.closed(),
+                    Err(error) => self.fail(error),
+                }
                 // whoever closed may have gone away
                 let _ = reply.send(last);
                 return;
@@ -126,10 +130,9 @@ impl Committer {
                 // what stands before it is written first, itself alone
                 self.write(std::mem::take(&mut group))?;
                 self.write(vec![batch])?;
-                self.sync()?;
-                let mut index = self.inner.index.lock();
-                index.cut(term.term, term.keep_to);
-                drop(index);
+                // not `sync`: what is void from here on must never be told to be persisted
+                self.sync_file()?;
+                self.inner.index.lock().cut(term.term, term.keep_to);
                 self.inner.progress.send_modify(|at| {
                     at.written = term.keep_to;
                     at.persisted = term.keep_to;
@@ -153,14 +156,17 @@ impl Committer {
                     sync = true;
                     *closing = Some(reply);
                 }
-                Request::Look | Request::Abandon => {}
+                // what a batch needs came with it; a change to request mode needs what was left unsynced before it
+                Request::Look => {
+                    sync |= self.inner.config.lock().durability == Durability::Request;
+                }
+                Request::Abandon => {}
             }
         }
         let overdue = self
             .unsynced_since
             .is_some_and(|since| since.elapsed() >= self.inner.config.lock().sync_interval);
-        let request_mode = self.inner.config.lock().durability == segmentry_settings::Durability::Request;
-        if sync || overdue || request_mode {
+        if sync || overdue {
             self.sync()?;
         }
         for reply in replies {
@@ -241,16 +247,23 @@ impl Committer {
     }
 
     fn sync(&mut self) -> Result<()> {
+        if self.sync_file()? {
+            self.inner.progress.send_modify(|at| at.persisted = at.written);
+        }
+        Ok(())
+    }
+
+    /// Whether there was anything to sync.
+    fn sync_file(&mut self) -> Result<bool> {
         if self.unsynced_since.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         let (file, _) = self.active()?;
         file.sync().map_err(Error::io("sync", file.path()))?;
         self.unsynced_since = None;
         self.durable = self.end;
         self.inner.work.lock().syncs += 1;
-        self.inner.progress.send_modify(|at| at.persisted = at.written);
-        Ok(())
+        Ok(true)
     }
 
     /// The generation is durable as a whole before the next one is made.
@@ -289,47 +302,56 @@ impl Committer {
         if whole {
             self.roll()?;
         }
-        let gone = self.inner.index.lock().trimmable(below);
+        let gone: Vec<Generation> = {
+            let mut index = self.inner.index.lock();
+            // one step under the lock: a pin that comes after it is not promised what goes here
+            let numbers = index.trimmable(below);
+            numbers
+                .iter()
+                .filter_map(|number| index.forget(*number))
+                .collect()
+        };
         if gone.is_empty() {
             return Ok(());
         }
-        // the checkpoint must not name a file that goes
-        if gone.contains(&self.checkpointed.generation) {
-            self.checkpoint()?;
-        }
+        // first, so that no checkpoint names operations or files that go: at opening those would be missed as damage
+        self.write_checkpoint()?;
         let dir = &self.inner.dir;
-        for number in gone {
-            let path = format::path(dir, number);
+        for Generation { path, .. } in gone {
             self.inner.fs.remove(&path).map_err(Error::io("remove", &path))?;
             // one by one: removals that come durable in another order would leave a hole, which reads as damage
             self.inner.fs.sync_dir(dir).map_err(Error::io("sync", dir))?;
-            self.inner.index.lock().forget(number);
         }
         Ok(())
     }
 
-    /// Writes the other slot; never before the data that it vouches for is synced.
     fn checkpoint(&mut self) -> Result<()> {
         if self.checkpointed == self.durable {
             return Ok(());
         }
-        let (_, seed) = self.active()?;
+        self.write_checkpoint()
+    }
+
+    /// Writes the other slot; never before the data that it vouches for is synced.
+    fn write_checkpoint(&mut self) -> Result<()> {
         self.counter += 1;
-        let (first, last) = {
+        let slot = {
             let index = self.inner.index.lock();
-            (index.runs.first().map(|run| run.first), index.last)
-        };
-        let slot = Slot {
-            counter: self.counter,
-            seed,
-            end: self.durable,
-            first,
-            last,
+            let active = index
+                .generations
+                .get(&self.durable.generation)
+                .ok_or(Error::Closed)?;
+            Slot {
+                counter: self.counter,
+                seed: active.seed,
+                end: self.durable,
+                first: index.runs.first().map(|run| run.first),
+                last: index.last,
+            }
         };
         let path = self.inner.dir.join(CHECKPOINT);
         let file = self.inner.fs.open(&path).map_err(Error::io("open", &path))?;
-        let offset = if self.counter.is_multiple_of(2) { 0 } else { SLOT };
-        file.write_at(&slot.encode(), offset)
+        file.write_at(&slot.encode(), slot.offset())
             .and_then(|()| file.sync())
             .map_err(Error::io("write", &path))?;
         self.inner.work.lock().checkpoint_syncs += 1;
@@ -345,12 +367,14 @@ impl Committer {
     }
 }
 
-/// Bytes of a fresh checkpoint file.
-pub fn empty_checkpoint() -> Vec<u8> {
-    vec![0; usize::try_from(2 * SLOT).unwrap_or_default()]
+/// The first content of a checkpoint file: one valid slot for a log that holds nothing.
+pub fn first_checkpoint(slot: &Slot) -> Vec<u8> {
+    let mut bytes = slot.encode();
+    bytes.resize(usize::try_from(2 * SLOT).unwrap_or(bytes.len()), 0);
+    bytes
 }
 
-/// Reads a run's frames: the records in it, void ones left out.
+/// A run with what it takes to read its frames.
 pub fn read_run(index: &Index, at: usize) -> Option<(crate::index::Run, Arc<dyn VfsFile>, u64)> {
     let run = *index.runs.get(at)?;
     let generation = index.generations.get(&run.generation)?;

@@ -19,18 +19,24 @@
 //!
 //! then frames, one a batch, without anything between them:
 //!  0      4     length of the records, at least 1
-//!  4      4     crc of bytes 8.. of the frame, begun with the low 32 bits of the seed and of the length
+//!  4      4     crc of the seed (8 bytes), then of the records
 //!  8      8     synced_to: generation } the log position that was durable
 //! 16      8     synced_to: offset     } when this frame was written
-//! 24      -     records
+//! 24      4     crc of the seed (8 bytes), then of bytes 0..24 of the frame
+//! 28      -     records
 //! ```
+//!
+//! The head has a crc of its own so that the search for frames beyond a bad one costs a few bytes a place: a length alone
+//! would be any number there, and its records would be summed up to the end of the file for each.
 //!
 //! A header is durable, and so is the file's name, before the first frame is written. A generation is durable as a whole
 //! before the next one is made.
 //!
 //! # `translog.ckp`
 //!
-//! Two slots at offsets 0 and 4096, written in turn; the valid one with the higher counter counts.
+//! 8192 bytes: two slots at offsets 0 (even counters) and 4096 (odd ones), written in turn; the valid one with the higher
+//! counter counts, and one is always valid. A slot is written after the sync of the data that it vouches for. It is durable
+//! before files that it no longer names are removed: its first seq_no tells a trimmed file from a lost one.
 //!
 //! ```text
 //!  0      8     magic "SGMTCKP\n"
@@ -49,7 +55,7 @@ use uuid::Uuid;
 
 pub const FORMAT: u32 = 1;
 pub const HEADER: usize = 72;
-pub const FRAME: usize = 24;
+pub const FRAME: usize = 28;
 pub const SLOT: u64 = 4096;
 pub const CHECKPOINT: &str = "translog.ckp";
 const SLOT_BYTES: usize = 60;
@@ -98,6 +104,9 @@ impl Header {
         if u32_at(head, 64) != Some(crc32c::crc32c(&head[..64])) {
             return Err("its header has a wrong checksum".to_owned());
         }
+        if u32_at(head, 68) != Some(0) {
+            return Err("its header does not end with zeros".to_owned());
+        }
         let format = u32_at(head, 8).unwrap_or_default();
         if format != FORMAT {
             return Err(format!("its format is {format}, this program reads {FORMAT}"));
@@ -116,21 +125,64 @@ impl Header {
     }
 }
 
-fn frame_crc(seed: u64, length: u32, rest: &[u8]) -> u32 {
-    let begin = crc32c::crc32c(&[seed.to_le_bytes().as_slice(), &length.to_le_bytes()].concat());
-    crc32c::crc32c_append(begin, rest)
+fn seeded_crc(seed: u64, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&seed.to_le_bytes()), bytes)
 }
 
-/// Appends a frame. `records` is bounded by `u32` at [`crate::encode`]'s callers.
+/// Appends a frame. `length` is that of `records`, which callers have bounded.
 pub fn put_frame(into: &mut Vec<u8>, seed: u64, synced_to: Place, records: &[u8], length: u32) {
     let start = into.len();
     into.extend_from_slice(&length.to_le_bytes());
-    into.extend_from_slice(&[0; 4]);
+    into.extend_from_slice(&seeded_crc(seed, records).to_le_bytes());
     into.extend_from_slice(&synced_to.generation.to_le_bytes());
     into.extend_from_slice(&synced_to.offset.to_le_bytes());
+    let crc = seeded_crc(seed, &into[start..]);
+    into.extend_from_slice(&crc.to_le_bytes());
     into.extend_from_slice(records);
-    let crc = frame_crc(seed, length, &into[start + 8..]);
-    into[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// A frame's head, whose own checksum holds: the records may still be bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    pub synced_to: Place,
+    /// Bytes of the whole frame.
+    pub bytes: usize,
+    crc: u32,
+}
+
+/// The head at `offset` of a generation's bytes, or what is wrong with it.
+pub fn head_at(bytes: &[u8], offset: usize, seed: u64) -> Result<Head, &'static str> {
+    let head = offset
+        .checked_add(FRAME)
+        .and_then(|end| bytes.get(offset..end))
+        .ok_or("the frame's head is cut")?;
+    let (Some(length), Some(crc), Some(generation), Some(synced), Some(own)) = (
+        u32_at(head, 0),
+        u32_at(head, 4),
+        u64_at(head, 8),
+        u64_at(head, 16),
+        u32_at(head, 24),
+    ) else {
+        return Err("the frame's head is cut");
+    };
+    if seeded_crc(seed, &head[..24]) != own {
+        return Err("the frame's head has a wrong checksum");
+    }
+    if length == 0 {
+        return Err("the frame is empty");
+    }
+    let bytes = usize::try_from(length)
+        .ok()
+        .and_then(|length| length.checked_add(FRAME))
+        .ok_or("the frame is too long")?;
+    Ok(Head {
+        synced_to: Place {
+            generation,
+            offset: synced,
+        },
+        bytes,
+        crc,
+    })
 }
 
 /// A valid frame at `offset` of a generation's bytes: where it was synced to, and the range of its records.
@@ -139,31 +191,14 @@ pub fn frame_at(
     offset: usize,
     seed: u64,
 ) -> Result<(Place, std::ops::Range<usize>), &'static str> {
-    let rest = bytes.get(offset..).ok_or("offset is behind the end")?;
-    let (Some(length), Some(crc), Some(generation), Some(at)) = (
-        u32_at(rest, 0),
-        u32_at(rest, 4),
-        u64_at(rest, 8),
-        u64_at(rest, 16),
-    ) else {
-        return Err("the frame's head is cut");
-    };
-    if length == 0 {
-        return Err("the frame is empty");
+    let head = head_at(bytes, offset, seed)?;
+    let end = offset.checked_add(head.bytes).ok_or("the frame is too long")?;
+    let range = offset + FRAME..end;
+    let records = bytes.get(range.clone()).ok_or("the frame is cut")?;
+    if seeded_crc(seed, records) != head.crc {
+        return Err("the frame's records have a wrong checksum");
     }
-    let records = usize::try_from(length).map_err(|_| "the frame is too long")?;
-    let body = rest.get(8..FRAME + records).ok_or("the frame is cut")?;
-    if frame_crc(seed, length, body) != crc {
-        return Err("the frame has a wrong checksum");
-    }
-    let from = offset + FRAME;
-    Ok((
-        Place {
-            generation,
-            offset: at,
-        },
-        from..from + records,
-    ))
+    Ok((head.synced_to, range))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,6 +227,11 @@ impl Slot {
         }
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         bytes
+    }
+
+    /// Where in the file it is written.
+    pub fn offset(&self) -> u64 {
+        if self.counter.is_multiple_of(2) { 0 } else { SLOT }
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -257,6 +297,9 @@ mod tests {
         let bytes = header.encode();
         assert_eq!(bytes.len(), HEADER);
         assert_eq!(&bytes[..16], b"SGMTLOG\n\x01\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[16..32], Uuid::from_u128(7).as_bytes());
+        assert_eq!(&bytes[64..68], crc32c::crc32c(&bytes[..64]).to_le_bytes());
+        assert_eq!(&bytes[68..], [0; 4]);
         assert_eq!(
             &bytes[32..64],
             [
@@ -280,15 +323,13 @@ mod tests {
             b"abc",
             3,
         );
-        assert_eq!(&frame[..4], [3, 0, 0, 0]);
-        assert_eq!(
-            &frame[8..],
-            [
-                &[3, 0, 0, 0, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0, 0, 0],
-                b"abc".as_slice()
-            ]
-            .concat()
-        );
+        let mut expected = vec![3, 0, 0, 0];
+        expected.extend(crc32c::crc32c(b"\x02\x01\0\0\0\0\0\0abc").to_le_bytes());
+        expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 72, 0, 0, 0, 0, 0, 0, 0]);
+        let head = [b"\x02\x01\0\0\0\0\0\0".as_slice(), &expected].concat();
+        expected.extend(crc32c::crc32c(&head).to_le_bytes());
+        expected.extend(b"abc");
+        assert_eq!(frame, expected);
         let (synced, records) = frame_at(&frame, 0, 0x0102).unwrap();
         assert_eq!((synced.offset, &frame[records]), (72, b"abc".as_slice()));
         assert!(frame_at(&frame, 0, 0x0103).is_err(), "another seed");

@@ -120,8 +120,9 @@ impl Index {
             .collect()
     }
 
-    pub fn forget(&mut self, generation: u64) {
-        self.generations.remove(&generation);
+    /// Takes a generation out, with its operations.
+    pub fn forget(&mut self, generation: u64) -> Option<Generation> {
         self.runs.retain(|run| run.generation != generation);
+        self.generations.remove(&generation)
     }
 }

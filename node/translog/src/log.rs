@@ -2,9 +2,9 @@
 
 use crate::{
     Config, Error, Opened, Operation, OperationKind, Position, Progress, Result, Stats,
-    committer::{Committer, empty_checkpoint, make_generation, read_run},
+    committer::{Committer, first_checkpoint, make_generation, read_run},
     decode, encode,
-    format::{self, CHECKPOINT, HEADER, Place},
+    format::{self, CHECKPOINT, HEADER, Place, Slot},
     index::Index,
     scan::{self, millis},
 };
@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use segmentry_settings::Durability;
 use segmentry_vfs::{Vfs, create_dir_durably, write_durably};
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
@@ -80,7 +81,9 @@ const UNIT: usize = 1024;
 impl Inner {
     fn stop(&self, error: Error) -> (Vec<Pending>, Vec<Request>) {
         let mut queue = self.queue.lock();
-        queue.stopped.get_or_insert(error);
+        if !matches!(queue.stopped, Some(Error::Failed(_))) {
+            queue.stopped = Some(error);
+        }
         (
             std::mem::take(&mut queue.batches),
             std::mem::take(&mut queue.requests),
@@ -154,17 +157,24 @@ impl Translog {
         if !scan::generations(fs.as_ref(), dir)?.is_empty() {
             return Err(Error::Exists { dir: dir.to_owned() });
         }
-        let checkpoint = dir.join(CHECKPOINT);
-        write_durably(fs.as_ref(), &checkpoint, &empty_checkpoint())
-            .map_err(Error::io("write", &checkpoint))?;
         let generation = make_generation(fs.as_ref(), dir, shard, 1, 0, 0)?;
-        let mut index = Index::default();
-        index.generations.insert(1, generation);
         let end = Place {
             generation: 1,
             offset: HEADER as u64,
         };
-        Self::start(fs, dir, shard, config, index, end, 0)
+        let slot = Slot {
+            counter: 0,
+            seed: generation.seed,
+            end,
+            first: None,
+            last: None,
+        };
+        let checkpoint = dir.join(CHECKPOINT);
+        write_durably(fs.as_ref(), &checkpoint, &first_checkpoint(&slot))
+            .map_err(Error::io("write", &checkpoint))?;
+        let mut index = Index::default();
+        index.generations.insert(1, generation);
+        Self::start(fs, dir, shard, config, index, end, slot)
     }
 
     /// An existing log. Blocks.
@@ -176,21 +186,16 @@ impl Translog {
             index,
             opened,
             end,
-            counter,
+            checkpoint,
         } = scan::open(fs.as_ref(), dir, shard)?;
-        let checkpoint = dir.join(CHECKPOINT);
-        if !fs
-            .exists(&checkpoint)
-            .map_err(Error::io("look at", &checkpoint))?
-        {
-            write_durably(fs.as_ref(), &checkpoint, &empty_checkpoint())
-                .map_err(Error::io("write", &checkpoint))?;
-        }
         // what a killed process had handed to the kernel is made durable before it counts as persisted
         if let Some(active) = index.generations.get(&end.generation) {
             active.file.sync().map_err(Error::io("sync", &active.path))?;
         }
-        Ok((Self::start(fs, dir, shard, config, index, end, counter)?, opened))
+        Ok((
+            Self::start(fs, dir, shard, config, index, end, checkpoint)?,
+            opened,
+        ))
     }
 
     fn start(
@@ -200,7 +205,7 @@ impl Translog {
         config: Config,
         index: Index,
         end: Place,
-        counter: u64,
+        checkpoint: Slot,
     ) -> Result<Self> {
         let last = index.last;
         let progress = Progress {
@@ -233,13 +238,19 @@ impl Translog {
             inner: inner.clone(),
             end,
             durable: end,
-            counter,
-            checkpointed: Place::default(),
+            counter: checkpoint.counter,
+            checkpointed: checkpoint.end,
             unsynced_since: None,
         };
         let thread = std::thread::Builder::new()
             .name("translog".to_owned())
-            .spawn(move || committer.run())
+            .spawn(move || {
+                let inner = committer.inner.clone();
+                // writers must hear of it: a log whose thread is gone would keep them waiting for ever
+                if catch_unwind(AssertUnwindSafe(|| committer.run())).is_err() {
+                    inner.fail("the committer thread panicked");
+                }
+            })
             .map_err(Error::io("start a thread for", dir))?;
         Ok(Self {
             inner,
@@ -258,6 +269,9 @@ impl Translog {
         };
         let mut records = Vec::new();
         encode(operations, &mut records)?;
+        if u32::try_from(records.len()).is_err() {
+            return Err(Error::Invalid("a batch of 4 GiB or more".to_owned()));
+        }
         let bytes = (records.len() + format::FRAME) as u64;
         let units = u32::try_from(records.len().div_ceil(UNIT))
             .unwrap_or(u32::MAX)
@@ -340,10 +354,18 @@ impl Translog {
             queue.requests.push(make(reply));
         }
         self.inner.wake.notify_one();
-        match answer.await {
-            Ok(result) => result,
-            Err(_) => Err(self.inner.queue.lock().stopped.clone().unwrap_or(Error::Closed)),
+        self.answered(answer).await
+    }
+
+    async fn answered(&self, answer: oneshot::Receiver<Result<()>>) -> Result<()> {
+        if let Ok(result) = answer.await {
+            return result;
         }
+        // a reply is dropped only on the way to the failure, whose reason comes a moment later
+        let mut progress = self.inner.progress.subscribe();
+        let failed = progress.wait_for(|at| at.failed.is_some()).await;
+        let reason = failed.ok().and_then(|at| at.failed.clone());
+        Err(reason.map_or(Error::Closed, Error::Failed))
     }
 
     /// Makes all that was added durable.
@@ -359,9 +381,24 @@ impl Translog {
     /// # Errors
     /// [`Error::Failed`]: the last sync failed.
     pub async fn close(&self) -> Result<()> {
-        let closed = match self.request(Request::Close).await {
-            Err(Error::Closed) => Ok(()),
-            other => other,
+        let (reply, answer) = oneshot::channel();
+        let stopped = {
+            let mut queue = self.inner.queue.lock();
+            let before = queue.stopped.clone();
+            if before.is_none() {
+                // from here on nothing is taken that the last sync might miss
+                queue.stopped = Some(Error::Closed);
+                queue.requests.push(Request::Close(reply));
+            }
+            before
+        };
+        let closed = match stopped {
+            Some(Error::Closed) => Ok(()),
+            Some(failed) => Err(failed),
+            None => {
+                self.inner.wake.notify_one();
+                self.answered(answer).await
+            }
         };
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {

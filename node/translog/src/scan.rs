@@ -14,7 +14,7 @@ pub struct Scanned {
     pub index: Index,
     pub opened: Opened,
     pub end: Place,
-    pub counter: u64,
+    pub checkpoint: Slot,
 }
 
 pub fn millis(at: SystemTime) -> u64 {
@@ -36,9 +36,13 @@ pub fn generations(fs: &dyn Vfs, dir: &Path) -> Result<Vec<u64>> {
 /// Reads the whole log. A torn end is cut and synced before this returns.
 pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
     let checkpoint_path = dir.join(CHECKPOINT);
+    // Its first slot is durable before a log is used, and only one slot is ever being written.
     let checkpoint = match fs.read(&checkpoint_path) {
-        Ok(bytes) => Slot::newest(&bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Ok(bytes) => Slot::newest(&bytes)
+            .ok_or_else(|| Error::corrupt(&checkpoint_path, 0, "neither of its slots is valid"))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::corrupt(&checkpoint_path, 0, "the file is missing"));
+        }
         Err(error) => return Err(Error::io("read", &checkpoint_path)(error)),
     };
     let mut numbers = generations(fs, dir)?;
@@ -48,7 +52,7 @@ pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
     if let Some(newest) = numbers.last().copied() {
         let path = format::path(dir, newest);
         let length = fs.len(&path).map_err(Error::io("look at", &path))?;
-        let durable_here = checkpoint.is_some_and(|slot| slot.end.generation == newest);
+        let durable_here = checkpoint.end.generation == newest;
         let head = read_head(fs, &path)?;
         if Header::decode(&head).is_err() && numbers.len() > 1 && !durable_here && length <= HEADER as u64 {
             fs.remove(&path)
@@ -66,10 +70,8 @@ pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
     let Some(newest) = numbers.last().copied() else {
         return Err(Error::corrupt(dir, 0, "there is no translog file"));
     };
-    if let Some(slot) = checkpoint
-        && slot.end.generation > newest
-    {
-        let path = format::path(dir, slot.end.generation);
+    if checkpoint.end.generation > newest {
+        let path = format::path(dir, checkpoint.end.generation);
         return Err(Error::corrupt(
             &path,
             0,
@@ -102,15 +104,35 @@ pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
         if position == 0 {
             index.last = header.base.checked_sub(1);
             index.term = header.term;
+        } else if (header.base, header.term) != (index.next(), index.term) {
+            // also where the file before was cut between two frames
+            return Err(Error::corrupt(
+                &format::path(dir, number - 1),
+                end.offset,
+                format!(
+                    "it ends before operation {} of term {}, its successor continues at {} of term {}",
+                    index.next(),
+                    index.term,
+                    header.base,
+                    header.term
+                ),
+            ));
         }
         let file: Arc<dyn segmentry_vfs::VfsFile> =
             Arc::from(fs.open(&path).map_err(Error::io("open", &path))?);
         let modified_ms = fs.modified(&path).map_or(0, millis);
-        let (good_to, bad) = frames(&mut index, &bytes, &path, number, header.seed)?;
-        let mut durable = checkpoint
-            .filter(|slot| slot.end.generation == number && slot.seed == header.seed)
-            .map_or(HEADER as u64, |slot| slot.end.offset);
-        durable = durable.max(synced_beyond(&bytes, good_to, header.seed, number));
+        let Frames { good_to, bad, synced } = frames(&mut index, &bytes, &path, number, header.seed)?;
+        let mut durable = synced.max(HEADER as u64);
+        if checkpoint.end.generation == number {
+            if checkpoint.seed != header.seed {
+                return Err(Error::corrupt(
+                    &path,
+                    40,
+                    "the checkpoint is of another use of this file",
+                ));
+            }
+            durable = durable.max(checkpoint.end.offset);
+        }
         if number < newest {
             // whole before its successor was made
             durable = durable.max(bytes.len() as u64);
@@ -118,6 +140,13 @@ pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
         if (good_to as u64) < durable {
             let reason = bad.unwrap_or("the file ends here, and more was durable");
             return Err(Error::corrupt(&path, good_to as u64, reason));
+        }
+        if number == newest {
+            // A sync that failed before this process began may have left pages that the kernel calls clean and the disk does
+            // not have: what is not known to be durable is written again before it is synced and counts as persisted.
+            let from = usize::try_from(durable).unwrap_or(good_to).min(good_to);
+            file.write_at(&bytes[from..good_to], from as u64)
+                .map_err(Error::io("write again", &path))?;
         }
         if good_to < bytes.len() {
             file.set_len(good_to as u64)
@@ -144,6 +173,18 @@ pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
         };
         index.generations.insert(number, generation);
     }
+    // the checkpoint is durable before files that it no longer names go, so that one that is missed was lost
+    let held_from = index.runs.first().map_or(index.next(), |run| run.first);
+    if let Some(first) = checkpoint.first
+        && held_from > first
+    {
+        let lost = numbers.first().map_or(0, |oldest| oldest.saturating_sub(1));
+        return Err(Error::corrupt(
+            &format::path(dir, lost),
+            0,
+            format!("the checkpoint names operation {first}, and the file that holds it is missing"),
+        ));
+    }
     let opened = Opened {
         max_seq_no: index.last,
         min_seq_no: index.runs.first().map(|run| run.first),
@@ -155,7 +196,7 @@ pub fn open(fs: &dyn Vfs, dir: &Path, shard: Uuid) -> Result<Scanned> {
         index,
         opened,
         end,
-        counter: checkpoint.map_or(0, |slot| slot.counter),
+        checkpoint,
     })
 }
 
@@ -167,26 +208,54 @@ fn read_head(fs: &dyn Vfs, path: &Path) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Takes frames into the index until the first bad one: its offset, and what is wrong with it.
-fn frames(
-    index: &mut Index,
-    bytes: &Bytes,
-    path: &Path,
-    generation: u64,
-    seed: u64,
-) -> Result<(usize, Option<&'static str>)> {
-    let mut offset = HEADER;
-    while offset < bytes.len() {
-        let records = match format::frame_at(bytes, offset, seed) {
-            Ok((_, records)) => records,
-            Err(reason) => return Ok((offset, Some(reason))),
+struct Frames {
+    /// Where the first bad frame begins, or the end.
+    good_to: usize,
+    /// What is wrong with it.
+    bad: Option<&'static str>,
+    /// The highest `synced_to` inside this generation that any frame states, also one beyond the bad one.
+    synced: u64,
+}
+
+/// Takes frames into the index until the first bad one.
+fn frames(index: &mut Index, bytes: &Bytes, path: &Path, generation: u64, seed: u64) -> Result<Frames> {
+    let mut found = Frames {
+        good_to: HEADER,
+        bad: None,
+        synced: 0,
+    };
+    let stated = |found: &mut Frames, place: Place| {
+        if place.generation == generation {
+            found.synced = found.synced.max(place.offset);
+        }
+    };
+    while found.good_to < bytes.len() {
+        let offset = found.good_to;
+        let (synced_to, records) = match format::frame_at(bytes, offset, seed) {
+            Ok(frame) => frame,
+            Err(reason) => {
+                found.bad = Some(reason);
+                break;
+            }
         };
+        stated(&mut found, synced_to);
         let corrupt = |reason: String| Error::corrupt(path, offset as u64, reason);
         let operations = decode(bytes.slice(records.clone())).map_err(|error| corrupt(error.to_string()))?;
         take(index, &operations, generation, offset, records.end).map_err(corrupt)?;
-        offset = records.end;
+        found.good_to = records.end;
     }
-    Ok((offset, None))
+    // past a bad head nothing tells where the next one begins
+    let mut offset = found.good_to;
+    while offset + FRAME <= bytes.len() {
+        match format::head_at(bytes, offset, seed) {
+            Ok(head) => {
+                stated(&mut found, head.synced_to);
+                offset = offset.saturating_add(head.bytes);
+            }
+            Err(_) => offset += 1,
+        }
+    }
+    Ok(found)
 }
 
 fn take(
@@ -221,23 +290,4 @@ fn take(
         (end - offset) as u64,
     );
     Ok(())
-}
-
-/// The highest `synced_to` inside this generation that any valid frame states, also beyond a bad one.
-fn synced_beyond(bytes: &[u8], bad: usize, seed: u64, generation: u64) -> u64 {
-    let mut highest = 0;
-    let mut offset = HEADER;
-    while offset + FRAME < bytes.len() {
-        match format::frame_at(bytes, offset, seed) {
-            Ok((synced, records)) => {
-                if synced.generation == generation {
-                    highest = highest.max(synced.offset);
-                }
-                offset = records.end;
-            }
-            // past the first bad frame nothing tells where the next one begins
-            Err(_) => offset = if offset < bad { bad } else { offset + 1 },
-        }
-    }
-    highest
 }

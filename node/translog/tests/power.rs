@@ -107,7 +107,7 @@ async fn run(fs: &CrashFs, acts: &[Act], known: &mut Known) -> Option<()> {
                     .ok()?;
                 known.term = known.asked_term;
                 known.handed.truncate(keep);
-                known.persisted = known.handed.clone();
+                known.persisted.clone_from(&known.handed);
             }
             Act::Trim => {
                 known.trimmed = known.persisted.len() as u64;
