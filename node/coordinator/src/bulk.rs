@@ -116,7 +116,6 @@ impl Coordinator {
                             routing: request.routing,
                             if_seq_no: request.if_seq_no,
                             if_primary_term: request.if_primary_term,
-                            retry_on_conflict: request.retry_on_conflict,
                             source: request.source,
                         },
                     });

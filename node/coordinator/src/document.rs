@@ -13,7 +13,8 @@ pub enum WriteKind {
     Index,
     /// Puts the document, refused where one of this id exists.
     Create,
-    /// Merges a partial document into the one that exists.
+    /// Merges a partial document into the one that exists. The primary does it in the order of its operations, so no other
+    /// write comes between reading and writing: there is no conflict that `retry_on_conflict` would have to win.
     Update,
     /// Removes the document.
     Delete,
@@ -58,8 +59,6 @@ pub struct WriteRequest {
     pub if_seq_no: Option<u64>,
     /// Compare-and-set: the expected `_primary_term`.
     pub if_primary_term: Option<u64>,
-    /// Update only: how often a lost race is tried again.
-    pub retry_on_conflict: u32,
     /// The document, or the body of an update; empty for a delete.
     pub source: Bytes,
 }
@@ -225,8 +224,6 @@ pub struct ShardOp {
     pub if_seq_no: Option<u64>,
     /// Expected `_primary_term`.
     pub if_primary_term: Option<u64>,
-    /// Update only: how often a lost race is tried again.
-    pub retry_on_conflict: u32,
     /// The document, or the body of an update; empty for a delete.
     pub source: Bytes,
 }

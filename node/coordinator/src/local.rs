@@ -3,7 +3,9 @@
 use crate::{
     ApiError,
     copies::{Answer, Copies, NOT_HERE, ShardSearch},
-    document::{CopyCount, Found, Outcome, Refresh, ShardGet, ShardOp, ShardWrite, ShardWritten, WriteKind, Written},
+    document::{
+        CopyCount, Found, Outcome, Refresh, ShardGet, ShardOp, ShardWrite, ShardWritten, WriteKind, Written,
+    },
     error::search_error,
     stats::{CopyStats, Counters, SegmentStats},
 };
@@ -29,7 +31,10 @@ pub struct LocalCopies {
 
 impl std::fmt::Debug for LocalCopies {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("LocalCopies").field("node", &self.node).finish_non_exhaustive()
+        formatter
+            .debug_struct("LocalCopies")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
     }
 }
 
@@ -177,7 +182,11 @@ impl Copies for LocalCopies {
             };
             // The copy resolves an update in the order of its operations: there is no race that a retry would win.
             let ops = request.ops.into_iter().map(write_op).collect();
-            let results = own.replication.write(request.shard, ops, wanted, deadline).await.map_err(not_here)?;
+            let results = own
+                .replication
+                .write(request.shard, ops, wanted, deadline)
+                .await
+                .map_err(not_here)?;
             Ok(ShardWritten {
                 results: results
                     .into_iter()
@@ -193,7 +202,10 @@ impl Copies for LocalCopies {
             let copy = own.copy(request.shard)?;
             let deadline = Instant::now() + GET;
             if request.refresh {
-                own.replication.refresh(request.shard, deadline).await.map_err(copy_error)?;
+                own.replication
+                    .refresh(request.shard, deadline)
+                    .await
+                    .map_err(copy_error)?;
             }
             let reads = request.ids.into_iter().map(|id| {
                 let copy = Arc::clone(&copy);
@@ -208,7 +220,9 @@ impl Copies for LocalCopies {
         let own = self.clone();
         Box::pin(async move {
             let copy = own.copy(request.shard)?;
-            copy.search(request.request, request.ordinal).await.map_err(copy_error)
+            copy.search(request.request, request.ordinal)
+                .await
+                .map_err(copy_error)
         })
     }
 
@@ -217,7 +231,9 @@ impl Copies for LocalCopies {
         Box::pin(async move {
             let copy = own.copy(request.shard)?;
             let now_ms = request.request.now_ms;
-            copy.count(request.request.query.clone(), now_ms).await.map_err(copy_error)
+            copy.count(request.request.query.clone(), now_ms)
+                .await
+                .map_err(copy_error)
         })
     }
 
@@ -225,7 +241,10 @@ impl Copies for LocalCopies {
         let own = self.clone();
         Box::pin(async move {
             own.copy(shard)?;
-            own.replication.refresh(shard, Instant::now() + MAINTENANCE).await.map_err(copy_error)
+            own.replication
+                .refresh(shard, Instant::now() + MAINTENANCE)
+                .await
+                .map_err(copy_error)
         })
     }
 
@@ -233,14 +252,20 @@ impl Copies for LocalCopies {
         let own = self.clone();
         Box::pin(async move {
             own.copy(shard)?;
-            own.replication.flush(shard, Instant::now() + MAINTENANCE).await.map_err(copy_error)
+            own.replication
+                .flush(shard, Instant::now() + MAINTENANCE)
+                .await
+                .map_err(copy_error)
         })
     }
 
     fn stats(&self, shards: Vec<ShardId>) -> Answer<Vec<CopyStats>> {
         let own = self.clone();
         Box::pin(async move {
-            let copies: Vec<Arc<ShardCopy>> = shards.into_iter().filter_map(|shard| own.replication.shards().get(shard)).collect();
+            let copies: Vec<Arc<ShardCopy>> = shards
+                .into_iter()
+                .filter_map(|shard| own.replication.shards().get(shard))
+                .collect();
             let node = own.node;
             // Takes locks of engines and logs for moments.
             tokio::task::spawn_blocking(move || copies.iter().map(|copy| copy_stats(copy, node)).collect())

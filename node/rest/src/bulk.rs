@@ -126,7 +126,6 @@ struct Meta {
     routing: Option<String>,
     if_seq_no: Option<u64>,
     if_primary_term: Option<u64>,
-    retry_on_conflict: u32,
     op_type: Option<String>,
     unknown: Option<String>,
 }
@@ -182,7 +181,8 @@ impl<'de> Deserialize<'de> for Meta {
                         "if_seq_no" => meta.if_seq_no = map.next_value()?,
                         "if_primary_term" => meta.if_primary_term = map.next_value()?,
                         "retry_on_conflict" | "_retry_on_conflict" => {
-                            meta.retry_on_conflict = map.next_value()?;
+                            // Updates have no conflicts to retry, see `WriteKind::Update`.
+                            map.next_value::<u32>()?;
                         }
                         "op_type" => meta.op_type = map.next_value()?,
                         _ => {
@@ -302,7 +302,6 @@ fn parse(
             routing: meta.routing.map(Arc::from).or_else(|| default_routing.cloned()),
             if_seq_no: meta.if_seq_no,
             if_primary_term: meta.if_primary_term,
-            retry_on_conflict: meta.retry_on_conflict,
             source,
         });
     }
@@ -365,7 +364,7 @@ mod tests {
             (writes[2].kind, writes[2].id.as_deref()),
             (WriteKind::Create, None)
         );
-        assert_eq!(writes[3].retry_on_conflict, 2);
+        assert_eq!(writes[3].kind, WriteKind::Update);
     }
 
     #[test]

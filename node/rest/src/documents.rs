@@ -159,7 +159,6 @@ fn request(context: &Context, kind: WriteKind) -> Result<WriteRequest, ApiError>
             .map(Arc::from),
         if_seq_no: params.number("if_seq_no")?,
         if_primary_term: params.number("if_primary_term")?,
-        retry_on_conflict: 0,
         source: context.body.clone(),
     })
 }
@@ -238,9 +237,9 @@ async fn update(context: Context) -> Result<Reply, ApiError> {
     for name in ["_source_includes", "_source_excludes"] {
         context.params.only(name, &[])?;
     }
-    let mut request = request(&context, WriteKind::Update)?;
-    let retries = context.params.number("retry_on_conflict")?.unwrap_or(0);
-    request.retry_on_conflict = u32::try_from(retries).unwrap_or(u32::MAX);
+    // Read and write are one step on the primary: whatever number is given, no retry is needed.
+    context.params.number("retry_on_conflict")?;
+    let request = request(&context, WriteKind::Update)?;
     run(context, request).await
 }
 

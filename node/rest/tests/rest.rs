@@ -988,7 +988,11 @@ async fn tables_are_printed_for_people_and_for_programs() {
         .text();
     assert_eq!(health, "test yellow 3\n");
     let help = rest.call("GET", "/_cat/shards?help", "").await.text();
-    assert!(help.lines().any(|line| line.starts_with("unassigned.reason ") && line.contains("| ur ")), "{help}");
+    assert!(
+        help.lines()
+            .any(|line| line.starts_with("unassigned.reason ") && line.contains("| ur ")),
+        "{help}"
+    );
     let yellow = rest
         .call("GET", "/_cat/indices?health=yellow&h=index", "")
         .await

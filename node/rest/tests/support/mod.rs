@@ -1,8 +1,10 @@
 //! REST over one node without replication: the real coordinator and the real engine, the cluster state in memory, and a
 //! stand-in for the shard's write path that can be told to fail.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use segmentry_coordinator::{
     ApiError, Coordinator, Copies,
     copies::{Answer, NOT_HERE, ShardSearch},
@@ -15,11 +17,11 @@ use segmentry_coordinator::{
 use segmentry_engine::{CommitPayload, Engine, EngineConfig, OperationRef, search::PartialResult};
 use segmentry_mapping::{Limits, Parser};
 use segmentry_meta::{MemoryMeta, MetaStore};
-use segmentry_rest::{NodeFacts, Shared};
-use segmentry_settings::admin::CopyReport;
+use segmentry_rest::{NodeFacts, Shared, admin::NodeAdmin};
+use segmentry_settings::admin::{CopyReport, Initialise, NodeStatus, ReplaceMember, Reset};
 use segmentry_state::{Change, ClusterState, Node, NodeId, ShardId};
 use segmentry_vfs::RealFs;
-use segmentry_wire::{Client, ClusterCell, Identity, Token};
+use segmentry_wire::{Client, ClusterCell, Identity, Routes, Server, Token};
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -357,9 +359,61 @@ impl NodeFacts for Facts {
     }
 }
 
-/// A running REST port.
+/// Stands in for what only the node itself can do.
+struct Admin(Arc<Mutex<Vec<String>>>);
+
+impl NodeAdmin for Admin {
+    fn status(&self) -> NodeStatus {
+        NodeStatus {
+            name: "n-0".into(),
+            node_id: NodeId(7).to_string(),
+            boot_id: String::new(),
+            version: String::new(),
+            format_written: 1,
+            formats_readable: vec![1],
+            cluster_uuid: None,
+            formed: true,
+            empty: false,
+            indices_on_disk: 0,
+            disk_id: None,
+            leader: None,
+            opened: true,
+            waiting_for: None,
+        }
+    }
+
+    fn initialise(&self, request: Initialise) -> BoxFuture<'static, Result<NodeStatus, ApiError>> {
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("initialise {}", request.cluster_name));
+        let status = self.status();
+        Box::pin(async move { Ok(status) })
+    }
+
+    fn reset(&self, request: Reset) -> BoxFuture<'static, Result<NodeStatus, ApiError>> {
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("reset {}", request.cluster_uuid));
+        let status = self.status();
+        Box::pin(async move { Ok(status) })
+    }
+
+    fn replace(&self, epoch: u64, request: ReplaceMember) -> BoxFuture<'static, Result<(), ApiError>> {
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("replace {} at epoch {epoch}", request.lost_node_id));
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A running REST port, and the internal port beside it.
 pub struct Rest {
     pub url: String,
+    pub admin_url: String,
+    pub admin_calls: Arc<Mutex<Vec<String>>>,
     pub copies: Arc<OneNode>,
     pub meta: Arc<MemoryMeta>,
     facts: Arc<Facts>,
@@ -441,7 +495,7 @@ impl Rest {
             faults: Mutex::default(),
             seen: Mutex::default(),
         });
-        let client = Client::new(identity, Handle::current()).unwrap();
+        let client = Client::new(identity.clone(), Handle::current()).unwrap();
         let door: Arc<dyn Copies> = Arc::clone(&copies) as Arc<dyn Copies>;
         let coordinator = Coordinator::new(Arc::clone(&meta) as Arc<dyn MetaStore>, client, door, 64 << 20);
         let stop = CancellationToken::new();
@@ -450,10 +504,18 @@ impl Rest {
             coordinator,
             facts: Arc::clone(&facts) as Arc<dyn NodeFacts>,
         };
+        let admin_calls = Arc::new(Mutex::default());
+        let internal = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin_url = format!("http://{}", internal.local_addr().unwrap());
+        let admin = segmentry_rest::admin::router(shared.clone(), Arc::new(Admin(Arc::clone(&admin_calls))));
+        let server = Server::new(identity, Routes::new(), admin);
+        tokio::spawn(server.serve(internal, Handle::current(), Handle::current(), stop.clone()));
         tokio::spawn(segmentry_rest::serve(shared, listener, stop.clone()));
         tokio::spawn(activate(Arc::clone(&meta), boot_id));
         Self {
             url: format!("http://{address}"),
+            admin_url,
+            admin_calls,
             copies,
             meta,
             facts,
@@ -480,11 +542,20 @@ impl Rest {
         headers: &[(&str, &str)],
         body: impl Into<reqwest::Body>,
     ) -> Said {
+        self.send_to(&self.url, method, path, headers, body).await
+    }
+
+    /// One request to a port.
+    pub async fn send_to(
+        &self,
+        url: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<reqwest::Body>,
+    ) -> Said {
         let method = http::Method::from_bytes(method.as_bytes()).unwrap();
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.url))
-            .body(body);
+        let mut request = self.client.request(method, format!("{url}{path}")).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
