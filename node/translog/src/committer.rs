@@ -156,17 +156,15 @@ impl Committer {
                     sync = true;
                     *closing = Some(reply);
                 }
-                // what a batch needs came with it; a change to request mode needs what was left unsynced before it
-                Request::Look => {
-                    sync |= self.inner.config.lock().durability == Durability::Request;
-                }
-                Request::Abandon => {}
+                Request::Look | Request::Abandon => {}
             }
         }
         let overdue = self
             .unsynced_since
             .is_some_and(|since| since.elapsed() >= self.inner.config.lock().sync_interval);
-        if sync || overdue {
+        // also a batch that was judged under async and came just after the change: nothing stays unsynced in request mode
+        let request_mode = self.inner.config.lock().durability == Durability::Request;
+        if sync || overdue || request_mode {
             self.sync()?;
         }
         for reply in replies {

@@ -7,8 +7,9 @@ use std::time::Duration;
 /// Settings of a translog; all of them may change while it runs, see [`crate::Translog::configure`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// `index.translog.durability`. What one batch needs is said with the batch; this decides only that a change to
-    /// [`Durability::Request`] syncs at once whatever async batches left unsynced.
+    /// `index.translog.durability`. What one batch needs is said with the batch. In [`Durability::Request`] every group is
+    /// synced all the same, so that a change to it syncs at once what async batches left, and none that was judged under
+    /// async and comes just after the change waits for the interval.
     pub durability: Durability,
     /// `index.translog.sync_interval`: longest time that a written batch stays unsynced.
     pub sync_interval: Duration,

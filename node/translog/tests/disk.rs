@@ -219,26 +219,32 @@ async fn sixty_four_writers_that_wait_for_one_sync_share_the_next() {
 }
 
 #[tokio::test]
-async fn batches_that_do_not_ask_for_a_sync_get_none_in_either_mode() {
-    for durability in [Durability::Async, Durability::Request] {
-        let (log, _gate) = gated(Config {
-            durability,
-            ..config()
-        });
-        log.start_term(1, None).await.unwrap();
-        let before = log.stats(None).syncs;
-        for seq_no in 0..20 {
-            log.add(&[op(seq_no, 10)], false).await.unwrap();
-            log.progress()
-                .wait_for(|at| at.written >= Some(seq_no))
-                .await
-                .unwrap();
-        }
-        assert_eq!((log.stats(None).syncs, log.persisted()), (before, None));
-        log.add(&[op(20, 10)], true).await.unwrap();
-        persisted(&log, 20).await;
-        assert_eq!(log.stats(None).syncs, before + 1, "one covers those before it");
+async fn async_batches_get_no_sync_until_one_asks_and_that_covers_them_all() {
+    let (log, _gate) = gated(config());
+    log.start_term(1, None).await.unwrap();
+    let before = log.stats(None).syncs;
+    for seq_no in 0..20 {
+        log.add(&[op(seq_no, 10)], false).await.unwrap();
+        log.progress()
+            .wait_for(|at| at.written >= Some(seq_no))
+            .await
+            .unwrap();
     }
+    assert_eq!((log.stats(None).syncs, log.persisted()), (before, None));
+    log.add(&[op(20, 10)], true).await.unwrap();
+    persisted(&log, 20).await;
+    assert_eq!(log.stats(None).syncs, before + 1);
+}
+
+#[tokio::test]
+async fn in_request_mode_a_batch_that_was_judged_under_async_is_synced_without_the_interval() {
+    let (log, _gate) = gated(Config {
+        durability: Durability::Request,
+        ..config()
+    });
+    log.start_term(1, None).await.unwrap();
+    log.add(&[op(0, 10)], false).await.unwrap();
+    persisted(&log, 0).await;
 }
 
 #[tokio::test]
