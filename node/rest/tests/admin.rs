@@ -31,7 +31,7 @@ async fn created(rest: &Rest, name: &str, uid: &str) -> IndexOverview {
 
 #[tokio::test]
 async fn only_callers_with_the_token_of_this_cluster_and_a_current_epoch_are_let_in() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let no_token = rest
         .send_to(&rest.admin_url, "GET", "/_admin/node", &[], "")
         .await
@@ -93,7 +93,7 @@ async fn only_callers_with_the_token_of_this_cluster_and_a_current_epoch_are_let
 
 #[tokio::test]
 async fn a_declared_index_is_created_once_and_belongs_to_its_owner() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let index = created(&rest, "one", "u1").await;
     assert_eq!(
         (
@@ -161,7 +161,7 @@ async fn a_declared_index_is_created_once_and_belongs_to_its_owner() {
 
 #[tokio::test]
 async fn an_ownerless_index_is_adopted_and_released() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     rest.call("PUT", "/free", "").await.expect(200);
     let declared = json!({"name": "free", "owner": owner("u1")});
     assert_eq!(
@@ -206,7 +206,7 @@ async fn an_ownerless_index_is_adopted_and_released() {
 
 #[tokio::test]
 async fn the_overview_tells_what_copies_report_and_what_is_not_settled() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     created(&rest, "one", "u1").await;
     rest.call("PUT", "/one/_doc/1?refresh=true", "{\"n\":1}")
         .await
@@ -267,7 +267,7 @@ async fn the_overview_tells_what_copies_report_and_what_is_not_settled() {
 
 #[tokio::test]
 async fn a_restart_is_prepared_with_a_record_of_the_primaries_and_finished() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let index = created(&rest, "one", "u1").await;
     rest.call("PUT", "/one/_doc/1", "{\"n\":1}").await.expect(201);
     let record: RestartRecord = serde_json::from_value(
@@ -309,7 +309,7 @@ async fn a_restart_is_prepared_with_a_record_of_the_primaries_and_finished() {
 
 #[tokio::test]
 async fn membership_calls_reach_the_node() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let member =
         json!({"node_id": "0000000000000009", "name": "n-9", "address": "127.0.0.1:9", "disk_id": null});
     let initialise = json!({"cluster_uuid": "u", "cluster_name": "c", "members": [member]});

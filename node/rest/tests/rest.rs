@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use support::{Fault, Rest};
 
 async fn three_documents() -> Rest {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let index = json!({"settings": {"number_of_shards": 2, "number_of_replicas": 0},
                        "mappings": {"properties": {"name": {"type": "keyword"}, "n": {"type": "long"}}}});
     let made = rest.call("PUT", "/a", &index.to_string()).await.expect(200);
@@ -27,7 +27,7 @@ async fn three_documents() -> Rest {
 
 #[tokio::test]
 async fn the_root_says_what_clients_look_for() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let root = rest.call("GET", "/", "").await.expect(200);
     assert_eq!(root["name"], "n-0");
     assert_eq!(root["cluster_name"], "test");
@@ -77,7 +77,7 @@ async fn head_is_served_wherever_get_is_and_has_no_body() {
 
 #[tokio::test]
 async fn json_is_compact_unless_pretty_is_asked_for() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let compact = rest.call("GET", "/_cluster/health", "").await.text();
     assert!(!compact.contains(": ") && !compact.contains('\n'), "{compact}");
     let pretty = rest.call("GET", "/_cluster/health?pretty", "").await.text();
@@ -98,7 +98,7 @@ async fn json_is_compact_unless_pretty_is_asked_for() {
 
 #[tokio::test]
 async fn bulk_answers_in_the_order_that_clients_scan_for() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let ok = rest
         .call(
             "POST",
@@ -194,7 +194,7 @@ async fn bodies_may_be_gzip_and_answers_are_when_asked() {
 
 #[tokio::test]
 async fn too_large_a_body_is_refused_with_413() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let said = rest
         .send("POST", "/_bulk", &[], vec![b' '; (100 << 20) + 1])
         .await
@@ -459,7 +459,7 @@ async fn what_is_unknown_or_not_supported_is_refused_by_name() {
 
 #[tokio::test]
 async fn a_wrong_method_is_answered_with_405_and_the_right_ones() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     for (method, path, allowed) in [
         ("DELETE", "/_bulk", "POST, PUT"),
         ("POST", "/", "GET, HEAD"),
@@ -480,7 +480,7 @@ async fn a_wrong_method_is_answered_with_405_and_the_right_ones() {
 
 #[tokio::test]
 async fn documents_are_created_read_updated_and_deleted() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let made = rest
         .call("PUT", "/d/_doc/x%2Fy?refresh=true", "{\"a\": 1,  \"b\":[1, 2]}")
         .await;
@@ -767,7 +767,7 @@ async fn indices_are_read_changed_and_deleted() {
 
 #[tokio::test]
 async fn cluster_settings_are_kept_and_answered() {
-    let rest = Rest::start(true).await;
+    let rest = Rest::start(true);
     let body = "{\"persistent\":{\"cluster\":{\"indices\":{\"replication\":{\"strategy\":\"SEGMENT\"}}}}}";
     let put = rest
         .call("PUT", "/_cluster/settings?flat_settings=true", body)
@@ -1069,7 +1069,7 @@ async fn a_primary_that_does_not_start_in_time_is_named() {
 
 #[tokio::test]
 async fn a_node_without_a_cluster_says_so() {
-    let rest = Rest::start(false).await;
+    let rest = Rest::start(false);
     for (method, path) in [
         ("GET", "/a/_search"),
         ("PUT", "/a"),

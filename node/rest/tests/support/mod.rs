@@ -153,34 +153,31 @@ impl OneNode {
                 routing: op.routing.as_deref(),
                 source: &source,
             };
-            let outcome = match document {
-                Some(document) => {
-                    shard
-                        .engine
-                        .index(&operation, &document, &mapping, false)
-                        .unwrap();
-                    shard.counters.index_total += 1;
-                    let found = Found {
-                        version,
-                        seq_no,
-                        term: 1,
-                        routing: op.routing.as_deref().map(str::to_owned),
-                        source: source.clone(),
-                    };
-                    if shard.documents.insert(doc_id.clone(), found).is_some() {
-                        Outcome::Updated
-                    } else {
-                        Outcome::Created
-                    }
+            let outcome = if let Some(document) = document {
+                shard
+                    .engine
+                    .index(&operation, &document, &mapping, false)
+                    .unwrap();
+                shard.counters.index_total += 1;
+                let found = Found {
+                    version,
+                    seq_no,
+                    term: 1,
+                    routing: op.routing.as_deref().map(str::to_owned),
+                    source: source.clone(),
+                };
+                if shard.documents.insert(doc_id.clone(), found).is_some() {
+                    Outcome::Updated
+                } else {
+                    Outcome::Created
                 }
-                None => {
-                    shard.engine.delete(&operation).unwrap();
-                    shard.counters.delete_total += 1;
-                    if shard.documents.remove(&doc_id).is_some() {
-                        Outcome::Deleted
-                    } else {
-                        Outcome::NotFound
-                    }
+            } else {
+                shard.engine.delete(&operation).unwrap();
+                shard.counters.delete_total += 1;
+                if shard.documents.remove(&doc_id).is_some() {
+                    Outcome::Deleted
+                } else {
+                    Outcome::NotFound
                 }
             };
             Ok(Written {
@@ -455,7 +452,7 @@ impl Drop for Rest {
 
 impl Rest {
     /// A node; of a cluster, or not yet.
-    pub async fn start(formed: bool) -> Self {
+    pub fn start(formed: bool) -> Self {
         let (node, boot_id) = (NodeId(7), Uuid::new_v4());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
