@@ -8,6 +8,9 @@ use segmentry_state::{Index, Refusal};
 use segmentry_wire::{CallError, RemoteError};
 use serde::{Deserialize, Serialize};
 
+/// Type of the error of a change that was made from an older state.
+pub(crate) const STALE: &str = "stale_state_exception";
+
 /// Why a request, or one item of it, failed. REST renders it as OpenSearch's error body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{kind}: {reason}")]
@@ -190,7 +193,7 @@ impl From<Refusal> for ApiError {
             },
             Refusal::Owned { .. } => Self::new(403, "declared_elsewhere_exception", reason),
             Refusal::OwnedByOther(_) => Self::new(409, "owned_by_other", reason),
-            Refusal::Stale(_) => Self::new(409, "stale_state_exception", reason),
+            Refusal::Stale(_) => Self::new(409, STALE, reason),
             Refusal::Invalid(_) => Self::illegal(reason),
         }
     }

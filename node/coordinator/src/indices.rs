@@ -1,15 +1,14 @@
 //! Creating, deleting and changing indices.
 
-use crate::{ApiError, Coordinator, METADATA_TIMEOUT, document::ActiveShards, names, now_ms};
+use crate::{ApiError, Coordinator, METADATA_TIMEOUT, document::ActiveShards, error::STALE, names, now_ms};
 use segmentry_mapping::Mapping;
-use segmentry_meta::ProposeError;
 use segmentry_settings::{
     admin::Owner,
     index::{IndexSettings, normalise},
 };
-use segmentry_state::{Change, ClusterState, Index, IndexUuid, Refusal};
+use segmentry_state::{Change, ClusterState, Index, IndexUuid};
 use serde_json::Value;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -82,7 +81,7 @@ impl Coordinator {
             epoch,
             index: Box::new(index),
         };
-        self.inner.meta.propose(change).await?;
+        self.propose(change).await?;
         let wanted = usize::try_from(wait.wanted(replicas)).unwrap_or(usize::MAX);
         let started = self
             .wait_state(deadline, |state| {
@@ -143,10 +142,7 @@ impl Coordinator {
         declared: Option<(u64, Option<String>)>,
     ) -> Result<(), ApiError> {
         let (epoch, owner) = declared.map_or((None, None), |(epoch, owner)| (Some(epoch), owner));
-        self.inner
-            .meta
-            .propose(Change::DeleteIndex { epoch, index, owner })
-            .await?;
+        self.propose(Change::DeleteIndex { epoch, index, owner }).await?;
         Ok(())
     }
 
@@ -170,13 +166,13 @@ impl Coordinator {
                 expected: current.mapping.version,
                 mapping: Arc::new(merged),
             };
-            match self.inner.meta.propose(change).await {
+            match self.propose(change).await {
                 Ok(_) => return Ok(()),
-                // Another addition was faster; `propose` answers a state that holds it only on success, so read again.
-                Err(ProposeError::Refused(Refusal::Stale(_))) => {
-                    self.inner.meta.read().await?;
+                // Another addition was faster; the state here may not hold it yet, so read again.
+                Err(error) if error.kind == STALE => {
+                    self.read().await?;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Err(ApiError::new(
@@ -225,7 +221,7 @@ impl Coordinator {
             owner,
             settings,
         };
-        self.inner.meta.propose(change).await?;
+        self.propose(change).await?;
         Ok(())
     }
 
@@ -237,11 +233,7 @@ impl Coordinator {
     ) -> Result<Arc<ClusterState>, ApiError> {
         let checked = segmentry_settings::cluster::update(&self.state().settings, &settings)?;
         drop(checked);
-        Ok(self
-            .inner
-            .meta
-            .propose(Change::ClusterSettings { epoch, settings })
-            .await?)
+        self.propose(Change::ClusterSettings { epoch, settings }).await
     }
 
     /// The state, once this node belongs to a cluster.
@@ -257,11 +249,28 @@ impl Coordinator {
         Ok(state)
     }
 
-    /// Commits one change of the cluster metadata, within [`METADATA_TIMEOUT`].
+    /// Commits one change of the cluster metadata, within the limit of [`within`], else within [`METADATA_TIMEOUT`].
     pub async fn propose(&self, change: Change) -> Result<Arc<ClusterState>, ApiError> {
-        match tokio::time::timeout(METADATA_TIMEOUT, self.inner.meta.propose(change)).await {
+        let limit = LIMIT.try_with(|limit| *limit).unwrap_or(METADATA_TIMEOUT);
+        match tokio::time::timeout(limit, self.inner.meta.propose(change)).await {
             Ok(answer) => Ok(answer?),
-            Err(_) => Err(ProposeError::Unknown.into()),
+            Err(_) => Err(ApiError::new(
+                503,
+                "process_cluster_event_timeout_exception",
+                format!(
+                    "failed to process cluster event within {} ms, it may be done later",
+                    limit.as_millis()
+                ),
+            )),
         }
     }
+}
+
+tokio::task_local! {
+    static LIMIT: Duration;
+}
+
+/// Runs `work` with a bound for each change of the cluster metadata that it makes (`cluster_manager_timeout`).
+pub async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> T {
+    LIMIT.scope(limit, work).await
 }

@@ -22,6 +22,9 @@ use serde::{
 use serde_json::{Map, Value, json};
 use std::{fmt, sync::Arc, time::Instant};
 
+/// Bodies below this are split where they came in, bytes.
+const INLINE_BYTES: usize = 64 << 10;
+
 const PARAMS: &[&str] = &[
     "refresh",
     "routing",
@@ -66,7 +69,21 @@ async fn bulk(context: Context) -> Result<Reply, ApiError> {
         .get("routing")
         .filter(|routing| !routing.is_empty())
         .map(Arc::from);
-    let requests = parse(&context.body, context.index(), routing.as_ref())?;
+    let (body, index) = (context.body.clone(), context.index().map(str::to_owned));
+    let requests = if body.len() < INLINE_BYTES {
+        parse(&body, index.as_deref(), routing.as_ref())?
+    } else {
+        // Splitting a large body is computation: it does not run where other requests wait.
+        tokio::task::spawn_blocking(move || parse(&body, index.as_deref(), routing.as_ref()))
+            .await
+            .map_err(|error| {
+                ApiError::new(
+                    500,
+                    "internal_error",
+                    format!("splitting ended abnormally: {error}"),
+                )
+            })??
+    };
     let items = coordinator.bulk(requests, options).await;
     let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Reply {

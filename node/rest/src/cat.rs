@@ -18,15 +18,12 @@ const TABLE: &[&str] = &[
     "format",
     "bytes",
     "time",
-    "ts",
     "local",
     "master_timeout",
     "cluster_manager_timeout",
     "expand_wildcards",
     "health",
     "pri",
-    "full_id",
-    "include_unloaded_segments",
 ];
 
 const fn route(path: &'static str, handler: crate::table::Handler) -> Route {

@@ -45,7 +45,7 @@ use crate::{
 use axum::{Router, extract::Request, response::Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
-use segmentry_coordinator::{ApiError, Coordinator, NameOptions};
+use segmentry_coordinator::{ApiError, Coordinator, METADATA_TIMEOUT, NameOptions, indices::within};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -219,6 +219,20 @@ async fn lead(
     };
     params.check(path, route.params)?;
     let body = body::read(&parts.headers, body).await?;
+    // Reads do not wait for the cluster manager; changes do, for so long.
+    let limit = match (
+        params.get("cluster_manager_timeout"),
+        params.get("master_timeout"),
+    ) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::illegal(
+                "Please only use one of the request parameters [master_timeout, cluster_manager_timeout].",
+            ));
+        }
+        (Some(_), None) => Some(params.time("cluster_manager_timeout", METADATA_TIMEOUT)?),
+        (None, Some(_)) => Some(params.time("master_timeout", METADATA_TIMEOUT)?),
+        (None, None) => None,
+    };
     let running = (route.handler)(Context {
         shared,
         method: parts.method.clone(),
@@ -227,6 +241,7 @@ async fn lead(
         body,
     });
     // A task of its own: what has begun is finished, also when the client goes away.
+    let running = within(limit.unwrap_or(METADATA_TIMEOUT), running);
     match tokio::spawn(running).await {
         Ok(answer) => answer,
         Err(error) => Err(ApiError::new(
