@@ -22,11 +22,13 @@ pub mod body;
 pub mod bulk;
 pub mod cat;
 pub mod cluster;
+mod columns;
 pub mod documents;
 mod filter;
 pub mod indices;
 pub mod info;
 pub mod maintenance;
+pub mod mget;
 pub mod nodes;
 pub mod params;
 pub mod probes;
@@ -161,6 +163,7 @@ fn routes() -> Vec<Route> {
         cat::ROUTES,
         indices::ROUTES,
         documents::ROUTES,
+        mget::ROUTES,
         bulk::ROUTES,
         search::ROUTES,
         maintenance::ROUTES,
