@@ -19,6 +19,7 @@
 pub mod admin;
 pub mod config;
 pub mod disk;
+mod follow;
 pub mod links;
 pub mod node;
 
