@@ -149,7 +149,7 @@ pub async fn carry_out<R: Runtime>(
         Step::ReplaceMember(replacement) => {
             nodes
                 .replace_member(&pass.any_node()?, epoch, replacement)
-                .await?
+                .await?;
         }
         Step::ClusterSettings(settings) => nodes.cluster_settings(&pass.any_node()?, epoch, settings).await?,
         Step::ReleaseIndex { index, owner_uid } => missing_is_fine(
@@ -179,7 +179,7 @@ pub async fn carry_out<R: Runtime>(
                         target: target.clone(),
                     },
                 )
-                .await?
+                .await?;
         }
         Step::CreateIndex(request) => {
             return Ok(Done::Index(Box::new(
@@ -199,7 +199,7 @@ pub async fn carry_out<R: Runtime>(
             )));
         }
         Step::DeleteIndex { index } => {
-            missing_is_fine(nodes.delete_index(&pass.any_node()?, epoch, index).await)?
+            missing_is_fine(nodes.delete_index(&pass.any_node()?, epoch, index).await)?;
         }
     }
     Ok(Done::Changed)

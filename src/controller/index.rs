@@ -23,6 +23,9 @@ use kube::ResourceExt;
 use segmentry_settings::admin::IndexOverview;
 use std::{sync::Arc, time::Duration};
 
+/// Age up to which the passes of many indices share one observation.
+const SHARED: Duration = Duration::from_secs(1);
+
 /// A cluster that answers, as steps need it.
 struct Live {
     cluster: ValidCluster,
@@ -82,7 +85,7 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
             namespace: key.namespace.clone(),
             name: object.spec.cluster_ref.name.clone(),
         };
-        let (view, live) = self.cluster_view(&cluster_key).await?;
+        let (view, mut live) = self.cluster_view(&cluster_key, SHARED).await?;
         if object.metadata.deletion_timestamp.is_some() {
             return self.finalize(&object, key, &view, live.as_ref()).await;
         }
@@ -122,6 +125,16 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         // plan
         let current = object.status.clone().unwrap_or_default();
         let (mut plan, mut found) = index::plan(&valid, &current, &view);
+        if plan
+            .verdicts
+            .iter()
+            .any(|verdict| verdict.reason == reason::INDEX_GONE)
+        {
+            // A shared view may be older than the creation itself: nothing is called gone but by a read that began now.
+            let (fresh, fresh_live) = self.cluster_view(&cluster_key, Duration::ZERO).await?;
+            (plan, found) = index::plan(&valid, &current, &fresh);
+            live = fresh_live;
+        }
         // apply
         let mut failed = None;
         let mut changed = false;
@@ -197,7 +210,7 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         apply::carry_out(&self.runtime, &self.nodes, &self.expectations, &pass, step).await
     }
 
-    async fn cluster_view(&self, key: &Key) -> Result<(ClusterView, Option<Live>), PassError> {
+    async fn cluster_view(&self, key: &Key, age: Duration) -> Result<(ClusterView, Option<Live>), PassError> {
         let terminating = self.objects.namespace_terminating(&key.namespace).await?;
         let Some(object) = self.objects.get_cluster(key).await? else {
             return Ok((ClusterView::Missing, None));
@@ -205,18 +218,22 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
         if terminating || object.metadata.deletion_timestamp.is_some() {
             return Ok((ClusterView::Deleting, None));
         }
-        self.view_of(&object).await
+        self.view_of(&object, age).await
     }
 
-    async fn view_of(&self, object: &IndexCluster) -> Result<(ClusterView, Option<Live>), PassError> {
+    async fn view_of(
+        &self,
+        object: &IndexCluster,
+        age: Duration,
+    ) -> Result<(ClusterView, Option<Live>), PassError> {
         let cluster = match ValidCluster::new(object) {
             Ok(cluster) => cluster,
             Err(error) => return Ok((ClusterView::NotReady(error.to_string()), None)),
         };
         let Some(uuid) = formed_uuid(object) else {
-            return Ok((ClusterView::NotReady("it is not formed yet".to_owned()), None));
+            return Ok((ClusterView::Forming("it is not formed yet".to_owned()), None));
         };
-        let observed = match self.shared_view(&cluster, &uuid).await {
+        let observed = match self.shared_view(&cluster, &uuid, age).await {
             Ok(observed) => observed,
             Err(error) => return Ok((ClusterView::NotReady(error.to_string()), None)),
         };

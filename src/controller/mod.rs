@@ -202,16 +202,21 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
             .unwrap_or(Err(PassError::TooLong))
     }
 
-    /// Facts no older than a second, shared by the passes over all indices of a cluster: a cluster with a hundred indices is
+    /// Facts no older than `age` (a second, or zero for a fresh read), shared by the passes over all indices of a cluster: a cluster with a hundred indices is
     /// asked once, not a hundred times.
-    async fn shared_view(&self, cluster: &ValidCluster, uuid: &str) -> Result<Arc<Observed>, RuntimeError> {
+    async fn shared_view(
+        &self,
+        cluster: &ValidCluster,
+        uuid: &str,
+        age: Duration,
+    ) -> Result<Arc<Observed>, RuntimeError> {
         let cell = {
             let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
             views.entry(cluster.key.clone()).or_default().clone()
         };
         let mut cell = cell.lock().await;
         if let Some((at, seen)) = cell.as_ref()
-            && at.elapsed() < Duration::from_secs(1)
+            && at.elapsed() < age
         {
             return Ok(seen.clone());
         }

@@ -1,6 +1,6 @@
 //! What of a new status is worth a write.
 //!
-//! Conditions and states are written at once. Counters move at most once a minute an object, texts at most once in ten
+//! Conditions and states are written at once. Counters move at most once a minute an object, texts at most once in three
 //! seconds: under load every pass would differ from the last one, and each write wakes every watcher of the object.
 
 use crate::api::{IndexClusterStatus, IndexStatus, status::InProgress, valid::Key};
@@ -14,7 +14,7 @@ use std::{
 /// Seconds between writes of counters.
 const COUNTERS: i64 = 60;
 /// Seconds between writes of nothing but texts.
-const TEXTS: i64 = 10;
+const TEXTS: i64 = 3;
 
 /// When the status of an object was written last by this process.
 #[derive(Debug, Default)]

@@ -355,10 +355,10 @@ impl Objects for KubernetesObjects {
         match tokio::time::timeout(DEADLINE, self.recorder.publish(&event, &reference)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(object = %about, reason = note.reason, %error, "event was not published")
+                tracing::warn!(object = %about, reason = note.reason, %error, "event was not published");
             }
             Err(_) => {
-                tracing::warn!(object = %about, reason = note.reason, "event was not published in time")
+                tracing::warn!(object = %about, reason = note.reason, "event was not published in time");
             }
         }
     }

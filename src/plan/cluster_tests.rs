@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 use super::*;
+use crate::api::conditions::{self, Truth, Verdict};
+use crate::plan::restart::Guard;
 use crate::{
     build::template::tests::sample,
     runtime::{Instance, Problem, SetFacts},

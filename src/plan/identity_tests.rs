@@ -265,9 +265,9 @@ fn two_lost_of_three_is_quorum_lost_and_three_is_gone() {
         Row::QuorumLost(vec!["q-1".to_owned(), "q-2".to_owned()])
     );
     let mut all_new = all(None, false);
-    all_new
-        .iter_mut()
-        .for_each(|status| status.node_id = "new".to_owned());
+    for status in &mut all_new {
+        status.node_id = "new".to_owned();
+    }
     assert_eq!(
         decide(Some(&recorded("u", true)), &observed(all_new), None),
         Row::Gone

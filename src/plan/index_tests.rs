@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 use super::*;
-use segmentry_settings::admin::{CopyReport, Owner};
+use crate::api::Index;
+use segmentry_settings::admin::{self, CopyOverview, CopyReport, Owner};
 use serde_json::json;
+use std::{collections::BTreeSet, time::Duration};
 
 fn object(spec: &Value) -> Index {
     serde_json::from_value(json!({
@@ -319,6 +321,10 @@ fn deletion_always_ends() {
         finalize(&delete, &ClusterView::Deleting, soon),
         Finalize::Drop(_)
     ));
+    assert_eq!(
+        finalize(&delete, &ClusterView::Forming("not formed".to_owned()), soon),
+        Finalize::Drop(None)
+    );
     let away = ClusterView::NotReady("silent".to_owned());
     assert!(matches!(finalize(&delete, &away, soon), Finalize::Wait(_)));
     assert!(

@@ -154,7 +154,13 @@ impl KubernetesRuntime {
             .await?;
             if let Some(claim) = claim {
                 instance.disk_id = claim.uid();
+                // A claim is the obstacle only before the pod is placed; later the kubelet knows better.
+                let unplaced = instance
+                    .problem
+                    .as_ref()
+                    .is_none_or(|problem| problem.reason == "Unschedulable");
                 if !instance.running
+                    && unplaced
                     && let Some(problem) = self.claim_problem(namespace, &claim).await
                 {
                     instance.problem = Some(problem);
