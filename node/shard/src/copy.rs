@@ -67,6 +67,8 @@ pub struct ShardCopy {
     pub(crate) announced: Mutex<(Option<u64>, Option<u64>)>,
     /// Highest term known.
     pub(crate) term: AtomicU64,
+    /// Term in which writes are admitted.
+    pub(crate) admitted: AtomicU64,
     /// Bytes logged since the last flush.
     pub(crate) unflushed: AtomicU64,
     /// The version map is over its share.
@@ -312,6 +314,7 @@ impl ShardCopy {
             published: watch::Sender::new(published),
             announced: Mutex::new((None, last)),
             term: AtomicU64::new(log_term),
+            admitted: AtomicU64::new(0),
             unflushed: AtomicU64::new(pending),
             refresh_soon: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -504,6 +507,12 @@ impl ShardCopy {
     /// Indexing follows behind. The same activation again changes nothing.
     pub async fn activate(&self, activation: Activation) -> Result<(), CopyError> {
         self.ask(|reply| Message::Activate(activation, reply)).await?
+    }
+
+    /// Admits writes to the primary of `term`: the cluster state holds that it has started, so that no copy of this shard can ever
+    /// start from nothing again.
+    pub fn admit(&self, term: u64) {
+        self.admitted.fetch_max(term, std::sync::atomic::Ordering::AcqRel);
     }
 
     /// Follows the primary of `term`; a primary of an older term stops being one.

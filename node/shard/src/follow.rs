@@ -115,6 +115,24 @@ impl ShardCopy {
         self.tracker.await_copy(allocation)
     }
 
+    /// No longer follows a copy that was never in sync.
+    pub fn untrack(&self, allocation: AllocationId) {
+        self.tracker.forget(allocation);
+    }
+
+    /// Learned the global checkpoint of the primary of `term` beside the stream. It says nothing about a log that has not begun that
+    /// term: its end may be void.
+    pub fn learn_checkpoint(&self, term: u64, checkpoint: Option<u64>) {
+        if self.log.term() != term {
+            return;
+        }
+        {
+            let mut announced = self.announced.lock();
+            announced.0 = announced.0.max(checkpoint);
+        }
+        self.follow_checkpoint(self.log.written());
+    }
+
     /// True where an acknowledgement waits for this copy, or would.
     pub fn is_awaited(&self, allocation: AllocationId) -> bool {
         self.tracker.is_awaited(allocation)
@@ -125,7 +143,7 @@ impl ShardCopy {
         self.last.borrow().0 > self.tracker.checkpoint()
     }
 
-    /// The settings ask for stable storage, or this copy still owes it for earlier operations.
+    /// The settings ask for stable storage before an answer.
     pub fn wants_sync(&self) -> bool {
         self.index.load().settings.durability == segmentry_settings::Durability::Request
     }

@@ -359,15 +359,15 @@ impl Indexer {
             return Ok(());
         }
         let begun = Instant::now();
-        let max = copy.engine.commit_info().max_seq_no;
-        let log_failed = |error: LogError| {
-            copy.fail(CopyFailure::Log(error.to_string()));
-            EngineError::Failed(format!("translog: {error}"))
-        };
-        if copy.log.persisted() < max {
-            self.handle.block_on(copy.log.sync()).map_err(log_failed)?;
-        }
-        let payload = copy.engine.flush()?;
+        let payload = copy.engine.flush_after(|payload| {
+            if copy.log.persisted() >= payload.max_seq_no {
+                return Ok(());
+            }
+            self.handle.block_on(copy.log.sync()).map_err(|error| {
+                copy.fail(CopyFailure::Log(error.to_string()));
+                std::io::Error::other(error)
+            })
+        })?;
         if let Some(max) = payload.max_seq_no {
             // `TrimAfterFlush`. A failed trim keeps more than is needed, and says so.
             if let Err(error) = self.handle.block_on(copy.log.trim_below(max + 1)) {

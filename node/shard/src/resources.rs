@@ -9,6 +9,10 @@ use segmentry_vfs::Vfs;
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 use tokio::runtime::Handle;
 
+/// Share of the machine's memory that writes may hold, as a divisor, and its bounds in bytes.
+const BUDGET_DIVISOR: u64 = 10;
+const BUDGET: std::ops::RangeInclusive<u64> = (64 << 20)..=(2 << 30);
+
 /// Changes the mapping of an index in the cluster state.
 pub trait GrowMapping: Send + Sync + 'static {
     /// Proposes `grown` (its version is one above the version that it grew from) and waits until it is applied on this node. Answers the
@@ -40,7 +44,19 @@ pub struct NodeResources {
 }
 
 impl NodeResources {
-    /// Resources of a node with a real file system.
+    /// Resources of a node with a real file system: a parser thread for each processor, a tenth of the memory for writes.
+    pub fn for_machine(fs: Arc<dyn Vfs>, runtime: Handle, mapper: Arc<dyn GrowMapping>) -> Arc<Self> {
+        Self::new(
+            fs,
+            true,
+            runtime,
+            cpu_pool(),
+            Budget::new(default_budget()),
+            mapper,
+        )
+    }
+
+    /// Resources, each given.
     pub fn new(
         fs: Arc<dyn Vfs>,
         map_files: bool,
@@ -101,4 +117,31 @@ pub struct ShardConfig {
     pub shard: u32,
     /// Incarnation.
     pub allocation: AllocationId,
+}
+
+/// A tenth of the machine's memory.
+fn default_budget() -> u64 {
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    (total.unwrap_or(0) * 1024 / BUDGET_DIVISOR).clamp(*BUDGET.start(), *BUDGET.end())
+}
+
+fn cpu_pool() -> Arc<rayon::ThreadPool> {
+    let build = |threads| {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|n| format!("parse-{n}"))
+            .build()
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    match build(threads).or_else(|_| build(1)) {
+        Ok(pool) => Arc::new(pool),
+        Err(error) => {
+            // A machine that has no thread to give cannot run a node.
+            tracing::error!(%error, "no thread for parsing can be started");
+            std::process::abort();
+        }
+    }
 }

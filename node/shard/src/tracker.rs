@@ -196,6 +196,13 @@ impl Tracker {
         self.advance(&mut inner);
     }
 
+    /// A copy is followed no more.
+    pub fn forget(&self, allocation: AllocationId) {
+        let mut inner = self.inner.lock();
+        inner.copies.remove(&allocation);
+        self.advance(&mut inner);
+    }
+
     /// Awaited copies.
     pub fn awaited(&self) -> BTreeSet<AllocationId> {
         self.inner

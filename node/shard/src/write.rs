@@ -6,7 +6,7 @@ use crate::{
 };
 use rayon::prelude::*;
 use segmentry_mapping::{Mapping, Parser};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 use tokio::{sync::oneshot, time::Instant};
 use tracing::debug;
 
@@ -33,8 +33,10 @@ impl ShardCopy {
     /// After `deadline` an operation that was logged and not acknowledged answers [`WriteError::Unknown`]. Cancelling leaves what was
     /// handed over to go on.
     pub async fn write(self: &Arc<Self>, ops: Vec<WriteOp>, deadline: Instant) -> Results {
-        if !matches!(self.role(), Role::Primary { .. }) {
-            return refuse(&ops, &WriteError::NotPrimary(format!("{:?}", self.role())));
+        let role = self.role();
+        let admitted = self.admitted.load(Ordering::Acquire);
+        if !matches!(role, Role::Primary { term } if term == admitted) {
+            return refuse(&ops, &WriteError::NotPrimary(format!("{role:?}")));
         }
         let bytes: u64 = ops.iter().map(cost).sum();
         let budget = &self.node.budget;
