@@ -27,6 +27,7 @@ pub(crate) async fn membership(
     raft: Arc<RaftMeta>,
     identity: Identity,
     stop: CancellationToken,
+    recorded: watch::Sender<bool>,
     fail: watch::Sender<Option<String>>,
 ) {
     let mut watch = raft.watch();
@@ -60,6 +61,7 @@ pub(crate) async fn membership(
         }
         if uuid.is_some() {
             identity.cluster_uuid.set(uuid);
+            recorded.send_replace(true);
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -75,6 +77,7 @@ pub(crate) async fn follow(
     client: Client,
     facts: Facts,
     replication: Arc<Replication>,
+    mut recorded: watch::Receiver<bool>,
     stop: CancellationToken,
 ) {
     let mut watch = meta.watch();
@@ -82,6 +85,11 @@ pub(crate) async fn follow(
     tokio::select! {
         () = stop.cancelled() => return,
         formed = watch.wait_for(|state| member(state)) => if formed.is_err() { return },
+    }
+    // Calls between copies carry the cluster's uuid: none is made before the disk says to which cluster its data belongs.
+    tokio::select! {
+        () = stop.cancelled() => return,
+        known = recorded.wait_for(|recorded| *recorded) => if known.is_err() { return },
     }
     let greeting = greet(&meta, &own, &client, &facts);
     tokio::select! {

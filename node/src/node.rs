@@ -203,11 +203,7 @@ impl Node {
             handle.clone(),
             Handle::current(),
         );
-        let copies = Arc::new(LocalCopies::new(
-            Arc::clone(&replication),
-            Arc::clone(&meta),
-            identity.node_id,
-        ));
+        let copies = Arc::new(LocalCopies::new(Arc::clone(&replication), identity.node_id));
         let coordinator = Coordinator::new(
             Arc::clone(&meta),
             client.clone(),
@@ -250,6 +246,7 @@ impl Node {
         let rest = tokio::spawn(segmentry_rest::serve(shared, rest_listener, stop_rest.clone()));
 
         let (fail, failed) = tokio::sync::watch::channel(None);
+        let (record, recorded) = tokio::sync::watch::channel(false);
         let mut rooms: Vec<(&'static str, JoinHandle<()>)> = Vec::new();
         rooms.push((
             "membership",
@@ -259,6 +256,7 @@ impl Node {
                 Arc::clone(&raft),
                 identity.clone(),
                 stop_rooms.clone(),
+                record,
                 fail,
             )),
         ));
@@ -287,7 +285,7 @@ impl Node {
                 Arc::clone(&replication),
                 stop_rooms.clone(),
             );
-            handle.spawn(async move { follow(meta, own, client, facts, replication, stop).await })
+            handle.spawn(async move { follow(meta, own, client, facts, replication, recorded, stop).await })
         }));
         tracing::info!(
             name = own.name,

@@ -44,7 +44,13 @@ impl Http {
         Self(reqwest::Client::builder().no_proxy().build().unwrap())
     }
 
-    async fn send(&self, method: &str, url: String, token: Option<&str>, body: String) -> Result<(u16, Value), reqwest::Error> {
+    async fn send(
+        &self,
+        method: &str,
+        url: String,
+        token: Option<&str>,
+        body: String,
+    ) -> Result<(u16, Value), reqwest::Error> {
         let mut request = self.0.request(method.parse().unwrap(), url).body(body);
         if let Some(token) = token {
             request = request.bearer_auth(token);
@@ -56,7 +62,14 @@ impl Http {
     }
 
     async fn rest(&self, node: &Node, method: &str, path: &str, body: &str) -> (u16, Value) {
-        self.send(method, format!("http://{}{path}", node.rest_address()), None, body.to_owned()).await.unwrap()
+        self.send(
+            method,
+            format!("http://{}{path}", node.rest_address()),
+            None,
+            body.to_owned(),
+        )
+        .await
+        .unwrap()
     }
 
     async fn ok(&self, node: &Node, method: &str, path: &str, body: &str) -> Value {
@@ -66,7 +79,11 @@ impl Http {
     }
 
     async fn admin(&self, node: &Node, method: &str, path: &str, body: &Value) -> (u16, Value) {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         let url = format!("http://{}{path}", node.transport_address());
         self.send(method, url, Some(TOKEN), body).await.unwrap()
     }
@@ -123,7 +140,14 @@ async fn stop(nodes: Vec<Node>) {
 }
 
 fn documents(count: usize) -> String {
-    (0..count).map(|n| format!("{{\"index\":{{\"_id\":\"{n}\"}}}}\n{{\"n\":{n},\"word\":\"w{}\"}}\n", n % 3)).collect()
+    (0..count)
+        .map(|n| {
+            format!(
+                "{{\"index\":{{\"_id\":\"{n}\"}}}}\n{{\"n\":{n},\"word\":\"w{}\"}}\n",
+                n % 3
+            )
+        })
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,13 +159,25 @@ async fn a_node_waits_to_be_initialised_then_serves_and_keeps_its_data_over_a_re
     assert_eq!(http.rest(&node, "GET", "/_search", "").await.0, 503);
     http.form(&[&node]).await;
     assert_eq!(http.ok(&node, "GET", "/", "").await["cluster_name"], "formed");
-    http.ok(&node, "PUT", "/a", r#"{"settings":{"number_of_shards":2,"number_of_replicas":0}}"#).await;
-    let bulk = http.ok(&node, "POST", "/a/_bulk?refresh=true", &documents(30)).await;
+    http.ok(
+        &node,
+        "PUT",
+        "/a",
+        r#"{"settings":{"number_of_shards":2,"number_of_replicas":0}}"#,
+    )
+    .await;
+    let bulk = http
+        .ok(&node, "POST", "/a/_bulk?refresh=true", &documents(30))
+        .await;
     assert_eq!(bulk["errors"], false, "{bulk}");
     assert_eq!(http.ok(&node, "GET", "/a/_count", "").await["count"], 30);
     let conflict = http.rest(&node, "PUT", "/a/_create/1", "{}").await;
-    assert_eq!((conflict.0, conflict.1["error"]["type"].as_str()), (409, Some("version_conflict_engine_exception")));
-    http.ok(&node, "POST", "/a/_update/1", r#"{"doc":{"n":100}}"#).await;
+    assert_eq!(
+        (conflict.0, conflict.1["error"]["type"].as_str()),
+        (409, Some("version_conflict_engine_exception"))
+    );
+    http.ok(&node, "POST", "/a/_update/1", r#"{"doc":{"n":100}}"#)
+        .await;
     assert_eq!(http.ok(&node, "GET", "/a/_doc/1", "").await["_source"]["n"], 100);
     let boot = http.status(&node).await.boot_id;
     let second = again(&first, &node);
@@ -150,13 +186,26 @@ async fn a_node_waits_to_be_initialised_then_serves_and_keeps_its_data_over_a_re
     let node = Node::start(second).await.unwrap();
     http.ready(&node).await;
     let status = http.status(&node).await;
-    assert!(status.boot_id != boot && status.formed && !status.empty && status.opened, "{status:?}");
+    assert!(
+        status.boot_id != boot && status.formed && !status.empty && status.opened,
+        "{status:?}"
+    );
     let got = http.ok(&node, "GET", "/a/_doc/1", "").await;
     assert_eq!((&got["_source"]["n"], &got["_version"]), (&json!(100), &json!(2)));
     http.ok(&node, "POST", "/a/_refresh", "").await;
     assert_eq!(http.ok(&node, "GET", "/a/_count", "").await["count"], 30);
-    let words = http.ok(&node, "POST", "/a/_search", r#"{"size":0,"aggs":{"w":{"terms":{"field":"word.keyword"}}}}"#).await;
-    assert_eq!(words["aggregations"]["w"]["buckets"][0]["doc_count"], 10, "{words}");
+    let words = http
+        .ok(
+            &node,
+            "POST",
+            "/a/_search",
+            r#"{"size":0,"aggs":{"w":{"terms":{"field":"word.keyword"}}}}"#,
+        )
+        .await;
+    assert_eq!(
+        words["aggregations"]["w"]["buckets"][0]["doc_count"], 10,
+        "{words}"
+    );
     node.stop().await;
 }
 
@@ -170,23 +219,69 @@ async fn three_nodes_index_on_one_and_search_on_another() {
     }
     http.form(&nodes.iter().collect::<Vec<_>>()).await;
     for (name, kind) in [("doc", "DOCUMENT"), ("seg", "SEGMENT")] {
-        let body = json!({"settings": {"number_of_shards": 3, "number_of_replicas": 1, "replication.type": kind}});
-        http.ok(&nodes[0], "PUT", &format!("/{name}?wait_for_active_shards=all"), &body.to_string()).await;
-        let bulk = http.ok(&nodes[1], "POST", &format!("/{name}/_bulk?refresh=true"), &documents(60)).await;
+        let body =
+            json!({"settings": {"number_of_shards": 3, "number_of_replicas": 1, "replication.type": kind}});
+        http.ok(
+            &nodes[0],
+            "PUT",
+            &format!("/{name}?wait_for_active_shards=all"),
+            &body.to_string(),
+        )
+        .await;
+        let bulk = http
+            .ok(
+                &nodes[1],
+                "POST",
+                &format!("/{name}/_bulk?refresh=true"),
+                &documents(60),
+            )
+            .await;
         assert_eq!(bulk["errors"], false, "{bulk}");
-        assert_eq!(bulk["items"][0]["index"]["_shards"], json!({"total": 2, "successful": 2, "failed": 0}));
+        assert_eq!(
+            bulk["items"][0]["index"]["_shards"],
+            json!({"total": 2, "successful": 2, "failed": 0})
+        );
         for node in &nodes {
-            assert_eq!(http.ok(node, "GET", &format!("/{name}/_count"), "").await["count"], 60, "{kind}");
-            assert_eq!(http.ok(node, "GET", &format!("/{name}/_doc/7"), "").await["_source"]["n"], 7, "{kind}");
+            assert_eq!(
+                http.ok(node, "GET", &format!("/{name}/_count"), "").await["count"],
+                60,
+                "{kind}"
+            );
+            assert_eq!(
+                http.ok(node, "GET", &format!("/{name}/_doc/7"), "").await["_source"]["n"],
+                7,
+                "{kind}"
+            );
         }
         // Copy by copy: primaries and replicas show the same.
         for preference in ["_primary", "_replica"] {
-            let said = http.ok(&nodes[2], "GET", &format!("/{name}/_count?preference={preference}"), "").await;
-            assert_eq!((&said["count"], &said["_shards"]["failed"]), (&json!(60), &json!(0)), "{kind} {preference}");
+            let said = http
+                .ok(
+                    &nodes[2],
+                    "GET",
+                    &format!("/{name}/_count?preference={preference}"),
+                    "",
+                )
+                .await;
+            assert_eq!(
+                (&said["count"], &said["_shards"]["failed"]),
+                (&json!(60), &json!(0)),
+                "{kind} {preference}"
+            );
         }
     }
-    let health = http.ok(&nodes[2], "GET", "/_cluster/health?wait_for_status=green&wait_for_nodes=3&timeout=30s", "").await;
-    assert_eq!((&health["status"], &health["active_shards"]), (&json!("green"), &json!(12)));
+    let health = http
+        .ok(
+            &nodes[2],
+            "GET",
+            "/_cluster/health?wait_for_status=green&wait_for_nodes=3&timeout=30s",
+            "",
+        )
+        .await;
+    assert_eq!(
+        (&health["status"], &health["active_shards"]),
+        (&json!("green"), &json!(12))
+    );
     stop(nodes).await;
 }
 
@@ -196,13 +291,19 @@ async fn what_keeps_a_node_from_starting_is_named() {
     let first = config(dir.path(), "n-0");
     let node = Node::start(first.clone()).await.unwrap();
     let in_use = Node::start(first.clone()).await.unwrap_err();
-    assert!(matches!(in_use, StartError::Disk(DiskError::InUse(_))), "{in_use}");
+    assert!(
+        matches!(in_use, StartError::Disk(DiskError::InUse(_))),
+        "{in_use}"
+    );
     let taken = NodeConfig {
         rest_listen: node.rest_address(),
         ..config(dir.path(), "n-1")
     };
     let taken = Node::start(taken).await.unwrap_err();
-    assert!(matches!(taken, StartError::Listen { what: "REST", .. }), "{taken}");
+    assert!(
+        matches!(taken, StartError::Listen { what: "REST", .. }),
+        "{taken}"
+    );
     let no_token = NodeConfig {
         token_file: dir.path().join("none"),
         ..config(dir.path(), "n-2")
@@ -213,7 +314,10 @@ async fn what_keeps_a_node_from_starting_is_named() {
     std::fs::create_dir(&broken.data_dir).unwrap();
     std::fs::write(broken.data_dir.join("node.json"), r#"{"format":2}"#).unwrap();
     let format = Node::start(broken).await.unwrap_err();
-    assert!(matches!(format, StartError::Disk(DiskError::Format { found: 2, .. })), "{format}");
+    assert!(
+        matches!(format, StartError::Disk(DiskError::Format { found: 2, .. })),
+        "{format}"
+    );
     node.stop().await;
 }
 
@@ -225,11 +329,21 @@ async fn a_reset_forgets_a_formation_that_holds_no_index_and_only_such_a_one() {
     let node = Node::start(first.clone()).await.unwrap();
     http.form(&[&node]).await;
     let uuid = http.status(&node).await.cluster_uuid.unwrap();
-    let wrong = http.admin(&node, "POST", "/_admin/reset", &json!({"cluster_uuid": "other"})).await;
-    assert_eq!((wrong.0, wrong.1["error"]["type"].as_str()), (409, Some("foreign_cluster")));
-    let (code, said) = http.admin(&node, "POST", "/_admin/reset", &json!({"cluster_uuid": uuid})).await;
+    let wrong = http
+        .admin(&node, "POST", "/_admin/reset", &json!({"cluster_uuid": "other"}))
+        .await;
+    assert_eq!(
+        (wrong.0, wrong.1["error"]["type"].as_str()),
+        (409, Some("foreign_cluster"))
+    );
+    let (code, said) = http
+        .admin(&node, "POST", "/_admin/reset", &json!({"cluster_uuid": uuid}))
+        .await;
     assert_eq!(code, 200, "{said}");
-    let why = tokio::time::timeout(PATIENCE, node.ended()).await.unwrap().unwrap_err();
+    let why = tokio::time::timeout(PATIENCE, node.ended())
+        .await
+        .unwrap()
+        .unwrap_err();
     assert!(why.to_string().contains("reset"), "{why}");
     let second = again(&first, &node);
     node.stop().await;
@@ -237,8 +351,13 @@ async fn a_reset_forgets_a_formation_that_holds_no_index_and_only_such_a_one() {
     http.form(&[&node]).await;
     http.ok(&node, "PUT", "/a", "").await;
     let uuid = http.status(&node).await.cluster_uuid.unwrap();
-    let full = http.admin(&node, "POST", "/_admin/reset", &json!({"cluster_uuid": uuid})).await;
-    assert_eq!((full.0, full.1["error"]["type"].as_str()), (409, Some("not_empty")));
+    let full = http
+        .admin(&node, "POST", "/_admin/reset", &json!({"cluster_uuid": uuid}))
+        .await;
+    assert_eq!(
+        (full.0, full.1["error"]["type"].as_str()),
+        (409, Some("not_empty"))
+    );
     node.stop().await;
 }
 
@@ -246,27 +365,53 @@ async fn a_reset_forgets_a_formation_that_holds_no_index_and_only_such_a_one() {
 async fn a_node_that_stops_hands_its_shards_over_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let http = Http::new();
-    let configs: Vec<NodeConfig> = ["n-0", "n-1", "n-2"].iter().map(|name| config(dir.path(), name)).collect();
+    let configs: Vec<NodeConfig> = ["n-0", "n-1", "n-2"]
+        .iter()
+        .map(|name| config(dir.path(), name))
+        .collect();
     let mut nodes = Vec::new();
     for config in &configs {
         nodes.push(Node::start(config.clone()).await.unwrap());
     }
     http.form(&nodes.iter().collect::<Vec<_>>()).await;
     let body = r#"{"settings":{"number_of_shards":3,"number_of_replicas":1}}"#;
-    http.ok(&nodes[0], "PUT", "/a?wait_for_active_shards=all", body).await;
+    http.ok(&nodes[0], "PUT", "/a?wait_for_active_shards=all", body)
+        .await;
     http.ok(&nodes[0], "POST", "/a/_bulk", &documents(30)).await;
     let gone = nodes.pop().unwrap();
     let back = again(&configs[2], &gone);
     gone.stop().await;
-    let health = http.ok(&nodes[0], "GET", "/_cluster/health?wait_for_status=yellow&wait_for_nodes=2&timeout=30s", "").await;
+    let health = http
+        .ok(
+            &nodes[0],
+            "GET",
+            "/_cluster/health?wait_for_status=yellow&wait_for_nodes=2&timeout=30s",
+            "",
+        )
+        .await;
     assert_eq!(health["active_primary_shards"], 3, "{health}");
-    let bulk = http.ok(&nodes[1], "POST", "/a/_bulk?refresh=true", &documents(60)).await;
+    let bulk = http
+        .ok(&nodes[1], "POST", "/a/_bulk?refresh=true", &documents(60))
+        .await;
     assert_eq!(bulk["errors"], false, "{bulk}");
     nodes.push(Node::start(back).await.unwrap());
-    http.ok(&nodes[2], "GET", "/_cluster/health?wait_for_status=green&wait_for_nodes=3&timeout=60s", "").await;
+    http.ok(
+        &nodes[2],
+        "GET",
+        "/_cluster/health?wait_for_status=green&wait_for_nodes=3&timeout=60s",
+        "",
+    )
+    .await;
     http.ok(&nodes[2], "POST", "/a/_refresh", "").await;
     for preference in ["_primary", "_replica"] {
-        let said = http.ok(&nodes[2], "GET", &format!("/a/_count?preference={preference}"), "").await;
+        let said = http
+            .ok(
+                &nodes[2],
+                "GET",
+                &format!("/a/_count?preference={preference}"),
+                "",
+            )
+            .await;
         assert_eq!(said["count"], 60, "{preference}: {said}");
     }
     stop(nodes).await;
