@@ -30,7 +30,7 @@ tools: ## Build or fetch Kubernetes, kubectl and helm for the tests, into $SEGME
 fmt: ## Format all sources
 	$(CARGO) fmt --all
 
-lint: ## Check formatting and lints; any warning fails
+lint: ## Check formatting and lints; any warning is an error
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
 
