@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use segmentry::{api, controller::operator, node_command};
+use segmentry::{api, controller::operator, load, node_command, up};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 // musl's own allocator serialises threads.
@@ -10,7 +10,12 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Parser)]
-#[command(name = "segmentry", version, about = "Operator for replicated index clusters with bundled storage nodes", propagate_version = true)]
+#[command(
+    name = "segmentry",
+    version,
+    about = "Operator for replicated index clusters with bundled storage nodes",
+    propagate_version = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -22,6 +27,10 @@ enum Command {
     Operator(OperatorArgs),
     /// Runs one storage node
     Node(node_command::NodeArgs),
+    /// Runs what a manifest file declares on this machine, without Kubernetes
+    Up(up::UpArgs),
+    /// Loads newline-delimited JSON into an index
+    Load(load::LoadArgs),
     /// Writes the custom resource definitions
     Crds(CrdsArgs),
 }
@@ -62,6 +71,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Operator(args) => run_operator(args),
         Command::Node(args) => node_command::run(args),
+        Command::Up(args) => run_async(up::run(args, segmentry::logging::ended())),
+        Command::Load(args) => run_async(load::run(args)),
         Command::Crds(args) => write_crds(&args),
     };
     match outcome {
@@ -76,7 +87,11 @@ fn main() -> ExitCode {
 fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
     segmentry::logging::start();
     let config = operator::OperatorConfig {
-        namespaces: args.namespaces.into_iter().filter(|name| !name.is_empty()).collect(),
+        namespaces: args
+            .namespaces
+            .into_iter()
+            .filter(|name| !name.is_empty())
+            .collect(),
         own_namespace: args.own_namespace,
         release: args.release,
         pod_name: args.pod_name,
@@ -84,18 +99,32 @@ fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
         default_image: args.node_image,
         concurrency: usize::from(args.concurrency),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
     runtime.block_on(async {
-        let client = kube::Client::try_default().await.context("cannot find the Kubernetes API server: neither a kubeconfig nor a service account works")?;
+        let client = kube::Client::try_default().await.context(
+            "cannot find the Kubernetes API server: neither a kubeconfig nor a service account works",
+        )?;
         operator::run(client, config, segmentry::logging::ended()).await
     })
+}
+
+fn run_async(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(work)
 }
 
 fn write_crds(args: &CrdsArgs) -> anyhow::Result<()> {
     for (name, text) in api::schema::published()? {
         match &args.output {
             Some(folder) => {
-                std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+                std::fs::create_dir_all(folder)
+                    .with_context(|| format!("cannot create {}", folder.display()))?;
                 let path = folder.join(name);
                 std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             }

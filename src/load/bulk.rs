@@ -63,14 +63,24 @@ impl Endpoint {
         }
         let url = format!("{}/{index}/_bulk", url.trim_end_matches('/'));
         reqwest::Url::parse(&url).with_context(|| format!("[{url}] is no address"))?;
-        let client = reqwest::Client::builder().timeout(CALL_TIMEOUT).build().context("no HTTP client")?;
-        Ok(Self { client, url, give_up_after })
+        let client = reqwest::Client::builder()
+            .timeout(CALL_TIMEOUT)
+            .build()
+            .context("no HTTP client")?;
+        Ok(Self {
+            client,
+            url,
+            give_up_after,
+        })
     }
 
     /// Sends what is left of the batch until nothing is left. A 409 on a document of this run means that an earlier try with
     /// an unknown outcome had succeeded.
     pub async fn send(&self, batch: Batch) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome { failures: batch.refused, ..Outcome::default() };
+        let mut outcome = Outcome {
+            failures: batch.refused,
+            ..Outcome::default()
+        };
         outcome.bytes = batch.items.iter().map(|item| item.body.len() as u64).sum();
         let mut left = batch.items;
         let (mut pause, mut unknown_before) = (FIRST_PAUSE, false);
@@ -94,7 +104,10 @@ impl Endpoint {
                     left = again;
                     reason
                 }
-                Err(Fault::Again { reason, outcome_unknown }) => {
+                Err(Fault::Again {
+                    reason,
+                    outcome_unknown,
+                }) => {
                     unknown_before |= outcome_unknown;
                     reason
                 }
@@ -105,7 +118,10 @@ impl Endpoint {
             }
             outcome.retried += left.len() as u64;
             if began.elapsed() >= self.give_up_after {
-                bail!("gave up after {} s of retries: {last_reason}", self.give_up_after.as_secs());
+                bail!(
+                    "gave up after {} s of retries: {last_reason}",
+                    self.give_up_after.as_secs()
+                );
             }
             tokio::time::sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -115,30 +131,46 @@ impl Endpoint {
 
     async fn call(&self, items: &[Item]) -> Result<Vec<ItemAnswer>, Fault> {
         let body: Vec<u8> = items.iter().flat_map(|item| item.body.iter().copied()).collect();
-        let call = self.client.post(&self.url).header("content-type", "application/x-ndjson").body(body);
+        let call = self
+            .client
+            .post(&self.url)
+            .header("content-type", "application/x-ndjson")
+            .body(body);
         let response = call.send().await.map_err(|error| Fault::Again {
             // a refused connection did nothing; anything later may have been carried out
             outcome_unknown: !error.is_connect(),
             reason: error_chain(&error),
         })?;
         let status = response.status().as_u16();
-        let text = response
-            .bytes()
-            .await
-            .map_err(|error| Fault::Again { outcome_unknown: true, reason: error_chain(&error) })?;
+        let text = response.bytes().await.map_err(|error| Fault::Again {
+            outcome_unknown: true,
+            reason: error_chain(&error),
+        })?;
         if worth_a_retry(status) {
-            return Err(Fault::Again { outcome_unknown: status != 429, reason: shorten(&text) });
+            return Err(Fault::Again {
+                outcome_unknown: status != 429,
+                reason: shorten(&text),
+            });
         }
         if !(200..300).contains(&status) {
-            return Err(Fault::Fatal(anyhow::anyhow!("{} answered {status}: {}", self.url, shorten(&text))));
+            return Err(Fault::Fatal(anyhow::anyhow!(
+                "{} answered {status}: {}",
+                self.url,
+                shorten(&text)
+            )));
         }
         let answer: Answer = serde_json::from_slice(&text)
             .map_err(|error| Fault::Fatal(anyhow::anyhow!("unreadable bulk answer: {error}")))?;
-        let answers: Vec<ItemAnswer> =
-            answer.items.into_iter().filter_map(|item| item.into_values().next()).collect();
+        let answers: Vec<ItemAnswer> = answer
+            .items
+            .into_iter()
+            .filter_map(|item| item.into_values().next())
+            .collect();
         if answers.len() != items.len() {
             let (sent, got) = (items.len(), answers.len());
-            return Err(Fault::Fatal(anyhow::anyhow!("{sent} documents were sent, {got} were answered")));
+            return Err(Fault::Fatal(anyhow::anyhow!(
+                "{sent} documents were sent, {got} were answered"
+            )));
         }
         Ok(answers)
     }
@@ -151,7 +183,12 @@ enum Fault {
 
 fn describe(answer: &ItemAnswer) -> String {
     match &answer.error {
-        Some(error) => format!("{} {}: {}", answer.status, error.kind, error.reason.as_deref().unwrap_or("")),
+        Some(error) => format!(
+            "{} {}: {}",
+            answer.status,
+            error.kind,
+            error.reason.as_deref().unwrap_or("")
+        ),
         None => answer.status.to_string(),
     }
 }
@@ -183,7 +220,11 @@ mod tests {
     struct Script(Arc<Mutex<(Vec<(u16, String)>, Vec<String>)>>);
 
     async fn serve(answers: &[(u16, &str)]) -> (Endpoint, Script) {
-        let answers = answers.iter().rev().map(|(status, text)| (*status, (*text).to_owned())).collect();
+        let answers = answers
+            .iter()
+            .rev()
+            .map(|(status, text)| (*status, (*text).to_owned()))
+            .collect();
         let script = Script(Arc::new(Mutex::new((answers, Vec::new()))));
         let router = Router::new()
             .route(
@@ -203,8 +244,18 @@ mod tests {
     }
 
     fn batch(lines: &[u64]) -> Batch {
-        let items = lines.iter().map(|line| Item { line: *line, body: format!("{line}\n").into_bytes() }).collect();
-        Batch { items, refused: vec![], position: 0 }
+        let items = lines
+            .iter()
+            .map(|line| Item {
+                line: *line,
+                body: format!("{line}\n").into_bytes(),
+            })
+            .collect();
+        Batch {
+            items,
+            refused: vec![],
+            position: 0,
+        }
     }
 
     #[tokio::test]
@@ -216,7 +267,10 @@ mod tests {
         ])
         .await;
         let outcome = endpoint.send(batch(&[1, 2])).await.unwrap();
-        assert_eq!((outcome.loaded, outcome.retried, outcome.failures.len()), (2, 2, 0));
+        assert_eq!(
+            (outcome.loaded, outcome.retried, outcome.failures.len()),
+            (2, 2, 0)
+        );
         assert_eq!(script.0.lock().unwrap().1, ["1\n2\n", "2\n", "2\n"]);
     }
 
@@ -234,13 +288,19 @@ mod tests {
     async fn a_refusal_of_the_whole_request_stops_the_load_with_its_text() {
         let (endpoint, _) = serve(&[(400, "no such thing")]).await;
         let error = endpoint.send(batch(&[1])).await.unwrap_err().to_string();
-        assert!(error.contains("400") && error.contains("no such thing"), "{error}");
+        assert!(
+            error.contains("400") && error.contains("no such thing"),
+            "{error}"
+        );
     }
 
     #[test]
     fn an_index_name_that_would_change_the_path_is_refused() {
         for name in ["", "a/b", "a?b", "a b"] {
-            assert!(Endpoint::new("http://127.0.0.1:1", name, CALL_TIMEOUT).is_err(), "{name}");
+            assert!(
+                Endpoint::new("http://127.0.0.1:1", name, CALL_TIMEOUT).is_err(),
+                "{name}"
+            );
         }
     }
 }

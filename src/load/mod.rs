@@ -75,7 +75,9 @@ pub async fn run(args: LoadArgs) -> anyhow::Result<()> {
         senders.spawn(async move {
             loop {
                 let next = queue.lock().await.recv().await;
-                let Some(batch) = next else { return Ok::<(), anyhow::Error>(()) };
+                let Some(batch) = next else {
+                    return Ok::<(), anyhow::Error>(());
+                };
                 let position = batch.position;
                 let outcome = endpoint.send(batch).await?;
                 let mut summary = summary.lock().await;

@@ -78,7 +78,11 @@ pub fn open(path: &Path) -> io::Result<Opened> {
     } else {
         Box::new(raw)
     };
-    Ok(Opened { lines, read, total_bytes })
+    Ok(Opened {
+        lines,
+        read,
+        total_bytes,
+    })
 }
 
 /// Reads to the end, or until nobody takes batches any more. Empty lines are passed over.
@@ -110,7 +114,11 @@ pub fn read(
         let full = items.len() >= documents || bytes >= BODY_BYTES || refused.len() >= documents;
         if full || (end && !(items.is_empty() && refused.is_empty())) {
             let position = source.read.load(Ordering::Relaxed);
-            let batch = Batch { items: std::mem::take(&mut items), refused: std::mem::take(&mut refused), position };
+            let batch = Batch {
+                items: std::mem::take(&mut items),
+                refused: std::mem::take(&mut refused),
+                position,
+            };
             bytes = 0;
             if batches.blocking_send(batch).is_err() {
                 return Ok(());
@@ -181,10 +189,15 @@ mod tests {
         let zstd = zstd::encode_all(THREE, 1).unwrap();
         for bytes in [THREE.to_vec(), gzip.finish().unwrap(), zstd] {
             let batches = load(&bytes, 2, &Ids::Run("r".into()));
-            let lines: Vec<Vec<u64>> =
-                batches.iter().map(|b| b.items.iter().map(|i| i.line).collect()).collect();
+            let lines: Vec<Vec<u64>> = batches
+                .iter()
+                .map(|b| b.items.iter().map(|i| i.line).collect())
+                .collect();
             assert_eq!(lines, [vec![1, 3], vec![4]]);
-            assert_eq!(batches[1].items[0].body, b"{\"create\":{\"_id\":\"r-4\"}}\n{\"a\":3}\n");
+            assert_eq!(
+                batches[1].items[0].body,
+                b"{\"create\":{\"_id\":\"r-4\"}}\n{\"a\":3}\n"
+            );
         }
     }
 
@@ -192,14 +205,24 @@ mod tests {
     fn a_line_that_is_no_object_is_refused_with_its_number_and_the_rest_is_kept() {
         let batches = load(b"{\"a\":1}\n{\"a\":\n[1]\n{\"a\":4}\n", 10, &Ids::Run("r".into()));
         assert_eq!(batches.len(), 1);
-        assert_eq!(batches[0].items.iter().map(|i| i.line).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(
+            batches[0].items.iter().map(|i| i.line).collect::<Vec<_>>(),
+            [1, 4]
+        );
         assert_eq!(batches[0].refused.iter().map(|r| r.0).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]
     fn an_id_field_names_the_document_and_its_absence_is_refused() {
-        let batches = load(b"{\"k\":\"x\"}\n{\"k\":7}\n{\"o\":1}\n", 10, &Ids::Field("k".into()));
-        assert_eq!(batches[0].items[1].body, b"{\"index\":{\"_id\":\"7\"}}\n{\"k\":7}\n");
+        let batches = load(
+            b"{\"k\":\"x\"}\n{\"k\":7}\n{\"o\":1}\n",
+            10,
+            &Ids::Field("k".into()),
+        );
+        assert_eq!(
+            batches[0].items[1].body,
+            b"{\"index\":{\"_id\":\"7\"}}\n{\"k\":7}\n"
+        );
         assert_eq!(batches[0].refused, [(3, "id field [k] is missing".to_owned())]);
     }
 }

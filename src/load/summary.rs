@@ -21,7 +21,12 @@ pub struct Summary {
 impl Summary {
     /// Adds one batch.
     pub fn add(&mut self, outcome: Outcome) {
-        let Outcome { loaded, failures, retried, bytes } = outcome;
+        let Outcome {
+            loaded,
+            failures,
+            retried,
+            bytes,
+        } = outcome;
         self.loaded += loaded;
         self.failed += failures.len() as u64;
         self.retried += retried;
@@ -34,7 +39,10 @@ impl Summary {
     /// One line for a progress display.
     pub fn line(&self, elapsed: Duration) -> String {
         let rate = self.loaded as f64 / elapsed.as_secs_f64().max(0.001);
-        format!("{} documents, {rate:.0} docs/s, {} failed, {} retried", self.loaded, self.failed, self.retried)
+        format!(
+            "{} documents, {rate:.0} docs/s, {} failed, {} retried",
+            self.loaded, self.failed, self.retried
+        )
     }
 
     /// The closing report.
@@ -68,11 +76,20 @@ mod tests {
     fn failures_are_listed_in_file_order_and_the_rest_is_counted() {
         let mut summary = Summary::default();
         for start in [30, 0] {
-            let failures = (start..start + 15).map(|line| (line, format!("r{line}"))).collect();
-            summary.add(Outcome { loaded: 5, failures, ..Outcome::default() });
+            let failures = (start..start + 15)
+                .map(|line| (line, format!("r{line}")))
+                .collect();
+            summary.add(Outcome {
+                loaded: 5,
+                failures,
+                ..Outcome::default()
+            });
         }
         let text = summary.render("i", Duration::from_secs(1));
-        assert!(text.starts_with("loaded 10 documents into [i] in 1.00 s (10 docs/s"), "{text}");
+        assert!(
+            text.starts_with("loaded 10 documents into [i] in 1.00 s (10 docs/s"),
+            "{text}"
+        );
         assert_eq!(text.lines().nth(1), Some("  line 0: r0"));
         assert_eq!(text.lines().last(), Some("  and 10 more"));
     }

@@ -3,8 +3,10 @@
 //! Reads are live, never from a cache. Statuses are written by a replace on the resourceVersion that was read: a stale view can
 //! never overwrite a newer identity.
 //!
-//! - [`kubernetes`]: the API server.
+//! - [`kubernetes`]: the API server;
+//! - [`file`]: a manifest file.
 
+pub mod file;
 pub mod kubernetes;
 
 use crate::{

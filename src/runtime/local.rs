@@ -1,7 +1,7 @@
 //! Nodes as child processes on loopback, for `segmentry up`.
 //!
 //! ```text
-//!   <root>/lock                              one `up` a folder
+//!   <root>/up.lock                           one `up` a folder
 //!   <root>/<namespace>/<cluster>/set.json    what was applied: template hash, image, addresses
 //!                               /token       of the internal port, made once
 //!                               /<node>/     the node's volume; `disk-id` in it is the volume's identity
@@ -22,6 +22,7 @@ use rand::RngCore as _;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     fs::{File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -75,7 +76,7 @@ impl LocalRuntime {
             .create(true)
             .truncate(false)
             .write(true)
-            .open(root.join("lock"))
+            .open(root.join("up.lock"))
             .map_err(|error| RuntimeError::Refused(format!("{}: {error}", root.display())))?;
         lock.try_lock().map_err(|error| {
             RuntimeError::Refused(format!(
@@ -84,7 +85,13 @@ impl LocalRuntime {
             ))
         })?;
         let (changed, _) = broadcast::channel(256);
-        Ok(Self { root, program, sets: Mutex::default(), changed, _lock: lock })
+        Ok(Self {
+            root,
+            program,
+            sets: Mutex::default(),
+            changed,
+            _lock: lock,
+        })
     }
 
     fn sets(&self) -> MutexGuard<'_, BTreeMap<Key, Running>> {
@@ -111,7 +118,11 @@ impl LocalRuntime {
     pub fn rest_addresses(&self, key: &Key) -> BTreeMap<String, String> {
         let sets = self.sets();
         let nodes = sets.get(key).map(|set| &set.applied.nodes);
-        nodes.into_iter().flatten().map(|(name, at)| (name.clone(), format!("http://{}", at.rest))).collect()
+        nodes
+            .into_iter()
+            .flatten()
+            .map(|(name, at)| (name.clone(), format!("http://{}", at.rest)))
+            .collect()
     }
 
     /// Ends the nodes of a cluster that is no longer declared; its data stays.
@@ -143,7 +154,11 @@ fn token(folder: &Path) -> io::Result<String> {
     }
     let mut bytes = [0; 32];
     rand::rng().fill_bytes(&mut bytes);
-    let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut token = String::with_capacity(64);
+    for byte in bytes {
+        // writing to a String cannot fail
+        let _ = write!(token, "{byte:02x}");
+    }
     write_whole(&path, token.as_bytes())?;
     Ok(token)
 }
@@ -166,7 +181,12 @@ fn disk_id(volume: &Path) -> io::Result<String> {
 /// Never leaves half a file: written beside, synced, renamed.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&beside, path)
@@ -184,25 +204,40 @@ impl Runtime for LocalRuntime {
                 image: Some(applied.image),
                 current: true,
             });
-            return Ok(RuntimeFacts { set, ..RuntimeFacts::default() });
+            return Ok(RuntimeFacts {
+                set,
+                ..RuntimeFacts::default()
+            });
         };
         let folder = self.folder(&cluster.key);
         let token = token(&folder).map_err(|error| RuntimeError::Unavailable(format!("token: {error}")))?;
         let instances: Vec<Instance> = set.nodes.values().map(Supervised::instance).collect();
-        let endpoint = set.applied.nodes.values().next().map(|first| format!("http://{}", first.rest));
+        let endpoint = set
+            .applied
+            .nodes
+            .values()
+            .next()
+            .map(|first| format!("http://{}", first.rest));
         let facts = SetFacts {
             template_hash: Some(set.applied.template_hash.clone()),
             image: Some(set.applied.image.clone()),
             current: true,
         };
-        Ok(RuntimeFacts { set: Some(facts), instances, token: Some(token), endpoint })
+        Ok(RuntimeFacts {
+            set: Some(facts),
+            instances,
+            token: Some(token),
+            endpoint,
+        })
     }
 
     async fn ensure(&self, wanted: &NodeSet) -> Result<bool, RuntimeError> {
         let key = &wanted.cluster.key;
         let folder = self.folder(key);
-        let unavailable = |what: &str, error: io::Error| RuntimeError::Unavailable(format!("{what}: {error}"));
-        std::fs::create_dir_all(&folder).map_err(|error| unavailable(&folder.display().to_string(), error))?;
+        let unavailable =
+            |what: &str, error: io::Error| RuntimeError::Unavailable(format!("{what}: {error}"));
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| unavailable(&folder.display().to_string(), error))?;
         token(&folder).map_err(|error| unavailable("token", error))?;
 
         let mut sets = self.sets();
@@ -215,8 +250,9 @@ impl Runtime for LocalRuntime {
             applied.template_hash.clone_from(&wanted.template_hash);
             applied.image.clone_from(&wanted.image);
         }
-        let names: Vec<String> =
-            (0..wanted.cluster.set.replicas).map(|ordinal| wanted.cluster.node_name(ordinal)).collect();
+        let names: Vec<String> = (0..wanted.cluster.set.replicas)
+            .map(|ordinal| wanted.cluster.node_name(ordinal))
+            .collect();
         let mut taken: Vec<String> = sets
             .values()
             .flat_map(|set| set.applied.nodes.values())
@@ -225,7 +261,10 @@ impl Runtime for LocalRuntime {
         let started = sets.contains_key(key);
         for name in &names {
             // while its node runs an address is in use by ourselves; before that it may have gone to somebody else
-            let usable = applied.nodes.get(name).is_some_and(|at| started || ports::free(&at.rest, &at.internal));
+            let usable = applied
+                .nodes
+                .get(name)
+                .is_some_and(|at| started || ports::free(&at.rest, &at.internal));
             if !usable {
                 let addresses = ports::allot(&mut taken)
                     .ok_or_else(|| RuntimeError::Unavailable("no free port on 127.0.0.1".to_owned()))?;
@@ -253,12 +292,11 @@ impl Runtime for LocalRuntime {
                 volume,
                 disk_id: disk,
             };
-            match set.nodes.get(name) {
-                Some(supervised) => supervised.apply(template),
-                None => {
-                    let supervised = Supervised::start(name.clone(), template, key.clone(), self.changed.clone());
-                    set.nodes.insert(name.clone(), supervised);
-                }
+            if let Some(supervised) = set.nodes.get(name) {
+                supervised.apply(template);
+            } else {
+                let supervised = Supervised::start(name.clone(), template, key.clone(), self.changed.clone());
+                set.nodes.insert(name.clone(), supervised);
             }
         }
         set.applied = applied;
@@ -272,6 +310,19 @@ impl Runtime for LocalRuntime {
             Some(node) if node.stop(&instance.instance_id) => Ok(()),
             _ => Err(RuntimeError::Changed(instance.name.clone())),
         }
+    }
+
+    fn member_address(&self, cluster: &ValidCluster, node: &str) -> String {
+        let known = self.sets().get(&cluster.key).map(|set| set.applied.clone());
+        // before the first `ensure` nobody can ask: members are told addresses once their nodes run
+        let applied = known
+            .or_else(|| self.read_applied(&cluster.key).ok().flatten())
+            .unwrap_or_default();
+        applied
+            .nodes
+            .get(node)
+            .map(|at| at.internal.clone())
+            .unwrap_or_default()
     }
 
     fn events(&self) -> futures::stream::BoxStream<'static, Key> {

@@ -4,9 +4,11 @@
 //! from the newest applied template; a running instance is never touched. `stop` is the only way in which a running instance
 //! ends, and names exactly one incarnation of it.
 //!
-//! - [`kubernetes`]: StatefulSet, Services and the rest, through the API server.
+//! - [`kubernetes`]: StatefulSet, Services and the rest, through the API server;
+//! - [`local`]: child processes on loopback.
 
 pub mod kubernetes;
+pub mod local;
 
 use crate::api::valid::{Key, ValidCluster};
 use std::future::Future;

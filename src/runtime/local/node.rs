@@ -72,12 +72,28 @@ fn lock(now: &Mutex<Now>) -> MutexGuard<'_, Now> {
 
 impl Supervised {
     pub fn start(name: String, template: Template, key: Key, changed: broadcast::Sender<Key>) -> Self {
-        let now = Now { template, process: None, terminating: false, problem: None, bad_starts: 0 };
+        let now = Now {
+            template,
+            process: None,
+            terminating: false,
+            problem: None,
+            bad_starts: 0,
+        };
         let now = Arc::new(Mutex::new(now));
         let (orders, queue) = mpsc::unbounded_channel();
-        let supervisor = Supervisor { name: name.clone(), now: now.clone(), key, changed };
+        let supervisor = Supervisor {
+            name: name.clone(),
+            now: now.clone(),
+            key,
+            changed,
+        };
         let task = tokio::spawn(supervisor.run(queue));
-        Self { name, now, orders, task }
+        Self {
+            name,
+            now,
+            orders,
+            task,
+        }
     }
 
     /// The next process is started from this.
@@ -143,12 +159,20 @@ impl Supervisor {
                 }
                 Err(error) => {
                     let message = format!("{}: {error}", template.program.display());
-                    self.note(Some(Problem { reason: "StartError".to_owned(), message }), true);
+                    self.note(
+                        Some(Problem {
+                            reason: "StartError".to_owned(),
+                            message,
+                        }),
+                        true,
+                    );
                 }
             }
             let pause = match lock(&self.now).bad_starts {
                 0 => Duration::ZERO,
-                n => Duration::from_millis(100).saturating_mul(1 << n.min(6)).min(LONGEST_PAUSE),
+                n => Duration::from_millis(100)
+                    .saturating_mul(1 << n.min(6))
+                    .min(LONGEST_PAUSE),
             };
             let wait = tokio::time::sleep(pause);
             tokio::pin!(wait);
@@ -168,8 +192,21 @@ impl Supervisor {
     fn spawn(&self, template: &Template) -> std::io::Result<Child> {
         let log = OpenOptions::new().create(true).append(true).open(&template.log)?;
         Command::new(&template.program)
-            .args(["node", "--name", &self.name, "--cluster-name", &template.cluster_name])
-            .args(["--rest", &template.rest, "--transport", &template.internal, "--advertise", &template.internal])
+            .args([
+                "node",
+                "--name",
+                &self.name,
+                "--cluster-name",
+                &template.cluster_name,
+            ])
+            .args([
+                "--rest",
+                &template.rest,
+                "--transport",
+                &template.internal,
+                "--advertise",
+                &template.internal,
+            ])
             .args(["--disk-id", &template.disk_id, "--end-with-parent"])
             .arg("--data")
             .arg(&template.volume)
@@ -184,7 +221,12 @@ impl Supervisor {
     }
 
     /// Until the process has ended. True if the node is not to be started again.
-    async fn watch(&self, mut child: Child, template: &Template, orders: &mut mpsc::UnboundedReceiver<Order>) -> bool {
+    async fn watch(
+        &self,
+        mut child: Child,
+        template: &Template,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> bool {
         let began = Instant::now();
         let pid = child.id().unwrap_or_default();
         let id = format!("{pid}-{}", start_time(pid).unwrap_or_default());
@@ -233,7 +275,10 @@ impl Supervisor {
         let problem = match status {
             Ok(status) if asked && status.success() => None,
             Ok(status) => Some(describe(status, template)),
-            Err(error) => Some(Problem { reason: "WaitError".to_owned(), message: error.to_string() }),
+            Err(error) => Some(Problem {
+                reason: "WaitError".to_owned(),
+                message: error.to_string(),
+            }),
         };
         if let Some(problem) = &problem {
             tracing::warn!(node = self.name, %problem, "node ended");
@@ -248,7 +293,11 @@ impl Supervisor {
             now.process = None;
             now.terminating = false;
             now.problem = problem;
-            now.bad_starts = if bad_start { now.bad_starts.saturating_add(1) } else { 0 };
+            now.bad_starts = if bad_start {
+                now.bad_starts.saturating_add(1)
+            } else {
+                0
+            };
         }
         self.tell();
     }
@@ -263,13 +312,24 @@ impl Supervisor {
 fn describe(status: ExitStatus, template: &Template) -> Problem {
     let last = std::fs::read_to_string(&template.log)
         .ok()
-        .and_then(|text| text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned))
+        .and_then(|text| {
+            text.lines()
+                .rev()
+                .find(|line| !line.trim().is_empty())
+                .map(str::to_owned)
+        })
         .unwrap_or_default();
     match (status.code(), status.signal()) {
-        (Some(code), _) => Problem { reason: "Exited".to_owned(), message: format!("exit code {code}: {last}") },
+        (Some(code), _) => Problem {
+            reason: "Exited".to_owned(),
+            message: format!("exit code {code}: {last}"),
+        },
         (None, signal) => Problem {
             reason: "Killed".to_owned(),
-            message: format!("by signal {}", signal.map_or_else(|| "?".to_owned(), |signal| signal.to_string())),
+            message: format!(
+                "by signal {}",
+                signal.map_or_else(|| "?".to_owned(), |signal| signal.to_string())
+            ),
         },
     }
 }

@@ -24,7 +24,11 @@ fn bed(script: &str) -> Bed {
     .unwrap();
     let cluster = ValidCluster::new(&object).unwrap();
     let runtime = LocalRuntime::open(&folder.path().join("data"), program).unwrap();
-    Bed { runtime, cluster, folder }
+    Bed {
+        runtime,
+        cluster,
+        folder,
+    }
 }
 
 impl Bed {
@@ -53,7 +57,11 @@ impl Bed {
             if let Some(found) = ask().await {
                 return found;
             }
-            assert!(tokio::time::Instant::now() < deadline, "{what}: {:#?}", self.instances().await);
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{what}: {:#?}",
+                self.instances().await
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -75,15 +83,23 @@ async fn a_killed_node_comes_back_as_another_incarnation_on_the_newest_template(
     assert!(before.iter().all(|i| i.template_hash.as_deref() == Some("h1")));
     assert!(bed.ensure("h2", true).await);
     let untouched = bed.instances().await;
-    assert_eq!(untouched.iter().map(|i| &i.instance_id).collect::<Vec<_>>(), before.iter().map(|i| &i.instance_id).collect::<Vec<_>>());
+    assert_eq!(
+        untouched.iter().map(|i| &i.instance_id).collect::<Vec<_>>(),
+        before.iter().map(|i| &i.instance_id).collect::<Vec<_>>()
+    );
 
     let pid: i32 = before[1].instance_id.split('-').next().unwrap().parse().unwrap();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
     let after = bed
         .until("a new incarnation", || async {
-            bed.instances().await.into_iter().find(|i| {
-                i.name == before[1].name && i.running && i.instance_id != before[1].instance_id
-            })
+            bed.instances()
+                .await
+                .into_iter()
+                .find(|i| i.name == before[1].name && i.running && i.instance_id != before[1].instance_id)
         })
         .await;
     assert_eq!(after.template_hash.as_deref(), Some("h2"));
@@ -100,12 +116,20 @@ async fn stop_ends_the_incarnation_that_was_observed_and_no_other() {
     bed.runtime.stop(&bed.cluster.key, &first).await.unwrap();
     let second = bed
         .until("a new incarnation", || async {
-            bed.instances().await.into_iter().find(|i| i.name == first.name && i.running && i.instance_id != first.instance_id)
+            bed.instances()
+                .await
+                .into_iter()
+                .find(|i| i.name == first.name && i.running && i.instance_id != first.instance_id)
         })
         .await;
     let again = bed.runtime.stop(&bed.cluster.key, &first).await;
     assert!(matches!(again, Err(RuntimeError::Changed(_))), "{again:?}");
-    assert!(bed.instances().await.iter().any(|i| i.instance_id == second.instance_id && !i.terminating));
+    assert!(
+        bed.instances()
+            .await
+            .iter()
+            .any(|i| i.instance_id == second.instance_id && !i.terminating)
+    );
     bed.runtime.shut_down().await;
 }
 
@@ -114,9 +138,14 @@ async fn a_program_that_ends_at_once_is_broken_and_says_its_last_words() {
     let bed = bed("echo cannot work here >&2; exit 7");
     bed.ensure("h", true).await;
     let broken = bed
-        .until("broken", || async { bed.instances().await.into_iter().find(|i| i.broken) })
+        .until("broken", || async {
+            bed.instances().await.into_iter().find(|i| i.broken)
+        })
         .await;
-    assert_eq!(broken.problem.unwrap().to_string(), "Exited: exit code 7: cannot work here");
+    assert_eq!(
+        broken.problem.unwrap().to_string(),
+        "Exited: exit code 7: cannot work here"
+    );
     bed.runtime.shut_down().await;
 }
 
