@@ -134,7 +134,7 @@ pub(crate) fn sweep(
         }
         match fs.remove_dir_all(&folder.path) {
             Ok(()) => {
-                info!(folder = %folder.path.display(), "a copy that is not needed any more was removed")
+                info!(folder = %folder.path.display(), "a copy that is not needed any more was removed");
             }
             Err(error) => warn!(folder = %folder.path.display(), %error, "a copy could not be removed"),
         }
