@@ -4,8 +4,8 @@
 use crate::{
     Error, Result,
     format::{self, CHECKPOINT, HEADER, Header, Place, SLOT, Slot},
-    index::{Generation, Index},
-    log::{Inner, Pending, Request},
+    index::Generation,
+    queue::{Inner, Pending, Request},
     scan::millis,
 };
 use rand::Rng as _;
@@ -370,11 +370,4 @@ pub fn first_checkpoint(slot: &Slot) -> Vec<u8> {
     let mut bytes = slot.encode();
     bytes.resize(usize::try_from(2 * SLOT).unwrap_or(bytes.len()), 0);
     bytes
-}
-
-/// A run with what it takes to read its frames.
-pub fn read_run(index: &Index, at: usize) -> Option<(crate::index::Run, Arc<dyn VfsFile>, u64)> {
-    let run = *index.runs.get(at)?;
-    let generation = index.generations.get(&run.generation)?;
-    Some((run, generation.file.clone(), generation.seed))
 }

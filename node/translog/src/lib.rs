@@ -16,7 +16,7 @@
 //! - Generations go as a whole, oldest first, when every operation in them is below what the caller still needs.
 //!
 //! Modules: [`format`](mod@format) bytes of files; [`operation`] bytes of records; `scan` opening; `index` where operations
-//! are; `committer` the writing thread; `log` the door.
+//! are; `queue` and `committer` the writing thread and what it is handed; `read` reading back; `log` the door.
 
 mod committer;
 mod config;
@@ -25,6 +25,8 @@ mod format;
 mod index;
 mod log;
 mod operation;
+mod queue;
+mod read;
 mod scan;
 
 pub use config::{Config, Opened, Position, Progress, Stats, TornTail};

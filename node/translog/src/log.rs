@@ -2,10 +2,11 @@
 
 use crate::{
     Config, Error, Opened, Operation, OperationKind, Position, Progress, Result, Stats,
-    committer::{Committer, first_checkpoint, make_generation, read_run},
-    decode, encode,
+    committer::{Committer, first_checkpoint, make_generation},
+    encode,
     format::{self, CHECKPOINT, HEADER, Place, Slot},
     index::Index,
+    queue::{Inner, Pending, Queue, Reply, Request, TermStart, UNIT},
     scan::{self, millis},
 };
 use bytes::Bytes;
@@ -14,97 +15,16 @@ use segmentry_settings::Durability;
 use segmentry_vfs::{Vfs, create_dir_durably, write_durably};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::SystemTime,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use uuid::Uuid;
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TermStart {
-    pub term: u64,
-    pub keep_to: Option<u64>,
-}
-
-/// A batch on its way to the committer.
-pub(crate) struct Pending {
-    pub records: Vec<u8>,
-    pub first: u64,
-    pub last: u64,
-    pub sync: bool,
-    pub term_start: Option<TermStart>,
-    /// Gives its bytes back when the batch is written.
-    pub _room: Option<OwnedSemaphorePermit>,
-}
-
-type Reply = oneshot::Sender<Result<()>>;
-
-pub(crate) enum Request {
-    Sync(Reply),
-    Trim(u64, Reply),
-    Close(Reply),
-    /// Settings changed.
-    Look,
-    /// The log was dropped: end without another touch of the files.
-    Abandon,
-}
-
-/// What waits, and where the log will end once it is written.
-pub(crate) struct Queue {
-    pub batches: Vec<Pending>,
-    pub requests: Vec<Request>,
-    next: u64,
-    term: u64,
-    /// The log holds no operation and knows of none.
-    pristine: bool,
-    stopped: Option<Error>,
-}
-
-pub(crate) struct Inner {
-    pub fs: Arc<dyn Vfs>,
-    pub dir: PathBuf,
-    pub shard: Uuid,
-    pub queue: Mutex<Queue>,
-    pub wake: Condvar,
-    pub config: Mutex<Config>,
-    pub index: Mutex<Index>,
-    pub work: Mutex<Stats>,
-    pub progress: watch::Sender<Progress>,
-    room: Arc<Semaphore>,
-    room_units: u32,
-}
-
-/// Unit of the bound on waiting bytes.
-const UNIT: usize = 1024;
-
-impl Inner {
-    fn stop(&self, error: Error) -> (Vec<Pending>, Vec<Request>) {
-        let mut queue = self.queue.lock();
-        if !matches!(queue.stopped, Some(Error::Failed(_))) {
-            queue.stopped = Some(error);
-        }
-        (
-            std::mem::take(&mut queue.batches),
-            std::mem::take(&mut queue.requests),
-        )
-    }
-
-    pub fn fail(&self, reason: &str) {
-        // their replies are dropped, which their callers read as the failure
-        drop(self.stop(Error::Failed(reason.to_owned())));
-        self.progress
-            .send_modify(|at| at.failed = Some(reason.to_owned()));
-    }
-
-    pub fn closed(&self) {
-        drop(self.stop(Error::Closed));
-    }
-}
 
 /// Write-ahead log of one copy. Dropped without [`Translog::close`] it ends as a killed process would.
 pub struct Translog {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -411,70 +331,6 @@ impl Translog {
         closed
     }
 
-    /// One current operation that was written; `None` if it is voided, trimmed or not there yet. Blocks (page cache).
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Io`].
-    pub fn read(&self, seq_no: u64) -> Result<Option<Operation>> {
-        let found = {
-            let index = self.inner.index.lock();
-            index.run_of(seq_no).and_then(|at| read_run(&index, at))
-        };
-        let Some((run, file, seed)) = found else {
-            return Ok(None);
-        };
-        let operations = read_frames(&run, file.as_ref(), seed)?;
-        Ok(operations
-            .into_iter()
-            .find(|operation| operation.seq_no == seq_no))
-    }
-
-    /// Current operations from `seq_no` on, ascending, at most about `max_bytes` of the log (one operation at least); empty at
-    /// the end of what was written. Blocks.
-    ///
-    /// # Errors
-    /// [`Error::Trimmed`] if operations from `seq_no` on are gone, [`Error::Corrupt`], [`Error::Io`].
-    pub fn read_from(&self, seq_no: u64, max_bytes: usize) -> Result<Vec<Operation>> {
-        let runs = {
-            let index = self.inner.index.lock();
-            let oldest = index.runs.first().map_or(index.next(), |run| run.first);
-            if seq_no < oldest {
-                return Err(Error::Trimmed {
-                    asked: seq_no,
-                    oldest,
-                });
-            }
-            let Some(first) = index.run_of(seq_no) else {
-                return Ok(Vec::new());
-            };
-            let mut bytes = 0;
-            let mut runs = Vec::new();
-            for at in first..index.runs.len() {
-                let Some(found) = read_run(&index, at) else { break };
-                bytes += found.0.bytes;
-                if !runs.is_empty() && bytes > max_bytes as u64 {
-                    break;
-                }
-                runs.push(found);
-            }
-            runs
-        };
-        let (mut operations, mut bytes) = (Vec::new(), 0);
-        for (run, file, seed) in runs {
-            for operation in read_frames(&run, file.as_ref(), seed)? {
-                if operation.seq_no < seq_no {
-                    continue;
-                }
-                bytes += operation.encoded_len();
-                if !operations.is_empty() && bytes > max_bytes {
-                    return Ok(operations);
-                }
-                operations.push(operation);
-            }
-        }
-        Ok(operations)
-    }
-
     /// Starts a term: records of earlier terms above `keep_to` are void from here on. Durable at return. On a log that never
     /// held an operation `keep_to` says where it begins: the next operation is `keep_to + 1` (a copy that was built from files).
     ///
@@ -492,7 +348,15 @@ impl Translog {
                     current: queue.term,
                 });
             }
-            let next = keep_to.map_or(0, |keep_to| keep_to + 1);
+            let next = match keep_to.map(|keep_to| keep_to.checked_add(1)) {
+                None => 0,
+                Some(Some(next)) => next,
+                Some(None) => {
+                    return Err(Error::Invalid(
+                        "no operation can follow the highest seq_no".to_owned(),
+                    ));
+                }
+            };
             if next > queue.next && !queue.pristine {
                 return Err(Error::Invalid(format!(
                     "a term start keeps up to {keep_to:?}, the log ends before"
@@ -589,31 +453,4 @@ impl Translog {
             ..work
         }
     }
-}
-
-fn read_frames(
-    run: &crate::index::Run,
-    file: &dyn segmentry_vfs::VfsFile,
-    seed: u64,
-) -> Result<Vec<Operation>> {
-    let length = usize::try_from(run.bytes).map_err(|_| Error::Invalid("a run is too long".to_owned()))?;
-    let mut bytes = vec![0; length];
-    let read = file
-        .read_at(&mut bytes, run.offset)
-        .map_err(Error::io("read", file.path()))?;
-    bytes.truncate(read);
-    let bytes = Bytes::from(bytes);
-    let (mut operations, mut offset) = (Vec::new(), 0);
-    while offset < length {
-        let at = run.offset + offset as u64;
-        let corrupt = |reason: &str| Error::corrupt(file.path(), at, reason);
-        let (_, records) = format::frame_at(&bytes, offset, seed).map_err(corrupt)?;
-        offset = records.end;
-        let frame = decode(bytes.slice(records)).map_err(|error| corrupt(&error.to_string()))?;
-        operations.extend(frame.into_iter().filter(|operation| {
-            (run.first..=run.last).contains(&operation.seq_no)
-                && !matches!(operation.kind, OperationKind::TermStart { .. })
-        }));
-    }
-    Ok(operations)
 }

@@ -297,10 +297,11 @@ async fn what_a_failed_sync_left_in_memory_only_is_made_durable_before_it_counts
         ..Faults::default()
     });
     log.add(&[op(0, 100)], true).await.unwrap();
-    let failed = log
-        .progress()
-        .wait_for(|at| at.failed.is_some())
-        .await
+    let mut progress = log.progress();
+    let failed = progress.wait_for(|at| at.failed.is_some());
+    let failed = tokio::time::timeout(Duration::from_secs(20), failed).await;
+    let failed = failed
+        .expect("a sync that failed is not tried again")
         .unwrap()
         .clone();
     assert_eq!(failed.persisted, None);

@@ -1,20 +1,15 @@
-//! The log over real files, with faults injected at its door to the disk.
+//! The log over real files. `damage`: files that were changed behind its back; `faults`: a disk that fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod damage;
+mod faults;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use segmentry_settings::Durability;
-use segmentry_translog::{Config, Error, Operation, OperationKind, Translog};
-use segmentry_vfs::{RealFs, Vfs, VfsFile};
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use segmentry_translog::{Config, Error, Operation, OperationKind, Progress, Translog};
+use segmentry_vfs::RealFs;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use uuid::Uuid;
 
 const SHARD: Uuid = Uuid::from_u128(0x5eed);
@@ -45,106 +40,6 @@ fn config() -> Config {
     }
 }
 
-/// The real file system with counters and switches.
-#[derive(Default)]
-struct Faulty {
-    syncs: Arc<AtomicU64>,
-    failing: Arc<AtomicBool>,
-    full: Arc<AtomicBool>,
-}
-
-struct FaultyFile {
-    file: Box<dyn VfsFile>,
-    syncs: Arc<AtomicU64>,
-    failing: Arc<AtomicBool>,
-    full: Arc<AtomicBool>,
-}
-
-impl Faulty {
-    fn wrap(&self, file: io::Result<Box<dyn VfsFile>>) -> io::Result<Box<dyn VfsFile>> {
-        let (syncs, failing, full) = (self.syncs.clone(), self.failing.clone(), self.full.clone());
-        Ok(Box::new(FaultyFile {
-            file: file?,
-            syncs,
-            failing,
-            full,
-        }))
-    }
-}
-
-impl VfsFile for FaultyFile {
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        if self.full.load(Ordering::SeqCst) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.file.append(bytes)
-    }
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_at(bytes, offset)
-    }
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buffer, offset)
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        if self.failing.load(Ordering::SeqCst) {
-            return Err(io::Error::other("injected"));
-        }
-        self.file.sync()
-    }
-    fn path(&self) -> &Path {
-        self.file.path()
-    }
-}
-
-impl Vfs for Faulty {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
-        self.wrap(RealFs.create(path))
-    }
-    fn open(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
-        self.wrap(RealFs.open(path))
-    }
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        RealFs.read(path)
-    }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        RealFs.list(dir)
-    }
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        RealFs.exists(path)
-    }
-    fn len(&self, path: &Path) -> io::Result<u64> {
-        RealFs.len(path)
-    }
-    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
-        RealFs.modified(path)
-    }
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealFs.rename(from, to)
-    }
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        RealFs.remove(path)
-    }
-    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealFs.hard_link(from, to)
-    }
-    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        RealFs.create_dir_all(dir)
-    }
-    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
-        RealFs.remove_dir_all(dir)
-    }
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        RealFs.sync_dir(dir)
-    }
-}
-
 struct Bed {
     dir: tempfile::TempDir,
 }
@@ -169,11 +64,14 @@ impl Bed {
     }
 }
 
+async fn reached(log: &Translog, wanted: impl FnMut(&Progress) -> bool) -> Progress {
+    let mut progress = log.progress();
+    let reached = tokio::time::timeout(Duration::from_secs(20), progress.wait_for(wanted)).await;
+    reached.expect("in time").unwrap().clone()
+}
+
 async fn written(log: &Translog, seq_no: u64) {
-    log.progress()
-        .wait_for(|at| at.written >= Some(seq_no) || at.failed.is_some())
-        .await
-        .unwrap();
+    reached(log, |at| at.written >= Some(seq_no) || at.failed.is_some()).await;
 }
 
 #[tokio::test]
@@ -322,152 +220,6 @@ async fn generations_are_rolled_and_trimmed_whole_and_pins_hold_them() {
         (opened.max_seq_no, opened.min_seq_no, opened.max_term),
         (Some(200), Some(200), 1)
     );
-}
-
-#[tokio::test]
-async fn a_torn_end_is_cut_and_reported_at_every_length() {
-    let bed = Bed::new();
-    let log = bed.create(config());
-    log.start_term(1, None).await.unwrap();
-    log.add(&ops(0..3, 1), true).await.unwrap();
-    log.sync().await.unwrap();
-    let whole = std::fs::metadata(bed.file(1)).unwrap().len();
-    log.add(&ops(3..6, 1), false).await.unwrap();
-    written(&log, 5).await;
-    drop(log);
-    let bytes = std::fs::read(bed.file(1)).unwrap();
-    for length in (whole..bytes.len() as u64).rev() {
-        std::fs::write(bed.file(1), &bytes[..usize::try_from(length).unwrap()]).unwrap();
-        let (log, opened) = bed.open().unwrap();
-        assert_eq!(opened.max_seq_no, Some(2), "length {length}");
-        assert_eq!(
-            opened.torn.map(|torn| (torn.offset, torn.bytes)),
-            (length > whole).then_some((whole, length - whole))
-        );
-        assert_eq!(log.read_from(0, usize::MAX).unwrap(), ops(0..3, 1));
-    }
-}
-
-#[tokio::test]
-async fn damage_of_what_was_durable_is_refused_with_its_place() {
-    let bed = Bed::new();
-    let log = bed.create(config());
-    log.start_term(1, None).await.unwrap();
-    log.add(&ops(0..3, 1), true).await.unwrap();
-    log.sync().await.unwrap();
-    let first_end = std::fs::metadata(bed.file(1)).unwrap().len();
-    log.add(&ops(3..4, 1), true).await.unwrap();
-    log.sync().await.unwrap();
-    // a frame whose own sync never came, but which says what was durable before it
-    log.add(&ops(4..5, 1), false).await.unwrap();
-    written(&log, 4).await;
-    drop(log);
-    let good = std::fs::read(bed.file(1)).unwrap();
-    let ckp = std::fs::read(bed.path().join("translog.ckp")).unwrap();
-    let mut refused = 0_u64;
-    for at in 0..good.len() {
-        let mut bad = good.clone();
-        bad[at] ^= 0x40;
-        std::fs::write(bed.file(1), &bad).unwrap();
-        match bed.open() {
-            Err(Error::Corrupt { file, .. }) => {
-                assert_eq!(file, bed.file(1));
-                refused += 1;
-            }
-            Err(Error::Foreign { .. }) => panic!("the header's checksum covers the shard's uuid"),
-            Err(other) => panic!("{other}"),
-            Ok((log, opened)) => {
-                // only the last frame, or bytes that mean nothing
-                assert!(
-                    at as u64 >= first_end || (68..72).contains(&at),
-                    "a flip at {at} was accepted"
-                );
-                let held = log.read_from(0, usize::MAX).unwrap();
-                assert_eq!(held, ops(0..opened.max_seq_no.unwrap() + 1, 1), "flip at {at}");
-            }
-        }
-        std::fs::write(bed.file(1), &good).unwrap();
-        std::fs::write(bed.path().join("translog.ckp"), &ckp).unwrap();
-    }
-    assert!(refused >= first_end - 4, "{refused} of {first_end}");
-}
-
-#[tokio::test]
-async fn a_missing_file_that_was_durable_is_refused() {
-    let bed = Bed::new();
-    let log = bed.create(Config {
-        generation_threshold: 200,
-        ..config()
-    });
-    log.start_term(1, None).await.unwrap();
-    for seq_no in 0..20 {
-        log.add(&ops(seq_no..seq_no + 1, 1), true).await.unwrap();
-        written(&log, seq_no).await;
-    }
-    log.close().await.unwrap();
-    let newest = log.stats(None).generations;
-    for generation in [2, newest] {
-        let bytes = std::fs::read(bed.file(generation)).unwrap();
-        std::fs::remove_file(bed.file(generation)).unwrap();
-        assert!(
-            matches!(bed.open().err(), Some(Error::Corrupt { .. })),
-            "generation {generation}"
-        );
-        std::fs::write(bed.file(generation), bytes).unwrap();
-    }
-    assert!(bed.open().is_ok());
-}
-
-#[tokio::test]
-async fn a_failed_sync_fails_the_log_for_good_and_is_not_retried() {
-    let bed = Bed::new();
-    let faulty = Faulty::default();
-    let (syncs, failing) = (faulty.syncs.clone(), faulty.failing.clone());
-    let log = Translog::create(Arc::new(faulty), &bed.path(), SHARD, config()).unwrap();
-    log.start_term(1, None).await.unwrap();
-    log.add(&ops(0..1, 1), true).await.unwrap();
-    log.sync().await.unwrap();
-    failing.store(true, Ordering::SeqCst);
-    let before = syncs.load(Ordering::SeqCst);
-    log.add(&ops(1..2, 1), true).await.unwrap();
-    let progress = log
-        .progress()
-        .wait_for(|at| at.failed.is_some())
-        .await
-        .unwrap()
-        .clone();
-    assert_eq!(progress.persisted, Some(0), "never past what was synced");
-    failing.store(false, Ordering::SeqCst);
-    assert!(matches!(
-        log.add(&ops(2..3, 1), true).await,
-        Err(Error::Failed(_))
-    ));
-    assert!(matches!(log.sync().await, Err(Error::Failed(_))));
-    assert!(matches!(log.close().await, Err(Error::Failed(_))));
-    assert_eq!(syncs.load(Ordering::SeqCst), before + 1);
-}
-
-#[tokio::test]
-async fn a_full_disk_fails_the_log_and_what_was_acknowledged_is_there() {
-    let bed = Bed::new();
-    let faulty = Faulty::default();
-    let full = faulty.full.clone();
-    let log = Translog::create(Arc::new(faulty), &bed.path(), SHARD, config()).unwrap();
-    log.start_term(1, None).await.unwrap();
-    log.add(&ops(0..4, 1), true).await.unwrap();
-    log.sync().await.unwrap();
-    full.store(true, Ordering::SeqCst);
-    log.add(&ops(4..5, 1), true).await.unwrap();
-    let failed = log
-        .progress()
-        .wait_for(|at| at.failed.is_some())
-        .await
-        .unwrap()
-        .failed
-        .clone();
-    assert!(failed.unwrap().contains("write"));
-    drop(log);
-    assert_eq!(bed.open().unwrap().1.max_seq_no, Some(3));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -619,70 +371,4 @@ proptest! {
             }
         });
     }
-}
-
-#[tokio::test]
-async fn a_file_that_lost_its_end_between_two_frames_is_refused_though_a_good_one_follows() {
-    let bed = Bed::new();
-    let log = bed.create(Config {
-        generation_threshold: 300,
-        ..config()
-    });
-    log.start_term(1, None).await.unwrap();
-    let mut lengths = Vec::new();
-    for seq_no in 0..8 {
-        log.add(&ops(seq_no..seq_no + 1, 1), true).await.unwrap();
-        written(&log, seq_no).await;
-        lengths.push(std::fs::metadata(bed.file(1)).unwrap().len());
-    }
-    log.close().await.unwrap();
-    let last = *lengths.last().unwrap();
-    let before = *lengths.iter().rev().find(|length| **length < last).unwrap();
-    assert!(log.stats(None).generations > 1);
-    let file = std::fs::OpenOptions::new().write(true).open(bed.file(1)).unwrap();
-    file.set_len(before).unwrap();
-    match bed.open().err() {
-        Some(Error::Corrupt { file, offset, .. }) => {
-            assert_eq!((file, offset), (bed.file(1), before));
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[tokio::test]
-async fn the_first_file_is_missed_unless_it_was_trimmed() {
-    let bed = Bed::new();
-    let log = bed.create(Config {
-        generation_threshold: 200,
-        ..config()
-    });
-    log.start_term(1, None).await.unwrap();
-    for seq_no in 0..12 {
-        log.add(&ops(seq_no..seq_no + 1, 1), true).await.unwrap();
-        written(&log, seq_no).await;
-    }
-    log.trim_below(4).await.unwrap();
-    log.close().await.unwrap();
-    let (log, opened) = bed.open().unwrap();
-    let first = opened.min_seq_no.unwrap();
-    assert!((1..=4).contains(&first), "{opened:?}");
-    drop(log);
-    let oldest = (1..20).find(|generation| bed.file(*generation).exists()).unwrap();
-    std::fs::remove_file(bed.file(oldest)).unwrap();
-    match bed.open().err() {
-        Some(Error::Corrupt { file, .. }) => assert_eq!(file, bed.file(oldest)),
-        other => panic!("{other:?}"),
-    }
-}
-
-#[tokio::test]
-async fn a_lost_checkpoint_is_refused() {
-    let bed = Bed::new();
-    let log = bed.create(config());
-    log.close().await.unwrap();
-    let checkpoint = bed.path().join("translog.ckp");
-    std::fs::write(&checkpoint, vec![0; 8192]).unwrap();
-    assert!(matches!(bed.open().err(), Some(Error::Corrupt { file, .. }) if file == checkpoint));
-    std::fs::remove_file(&checkpoint).unwrap();
-    assert!(matches!(bed.open().err(), Some(Error::Corrupt { file, .. }) if file == checkpoint));
 }
