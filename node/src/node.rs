@@ -275,7 +275,7 @@ impl Node {
                     segmentry_manager::Timing::default(),
                     stop.cancelled(),
                 )
-                .await
+                .await;
             })
         }));
         rooms.push(("copies", {
@@ -384,7 +384,7 @@ impl Node {
             match tokio::time::timeout(LEAVE, leaving).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
-                    tracing::info!(%error, "the cluster could not be told that this node leaves")
+                    tracing::info!(%error, "the cluster could not be told that this node leaves");
                 }
                 Err(_) => tracing::info!("the cluster did not hear in time that this node leaves"),
             }

@@ -140,14 +140,17 @@ async fn stop(nodes: Vec<Node>) {
 }
 
 fn documents(count: usize) -> String {
-    (0..count)
-        .map(|n| {
-            format!(
-                "{{\"index\":{{\"_id\":\"{n}\"}}}}\n{{\"n\":{n},\"word\":\"w{}\"}}\n",
-                n % 3
-            )
-        })
-        .collect()
+    use std::fmt::Write;
+    let mut body = String::new();
+    for n in 0..count {
+        writeln!(
+            body,
+            "{{\"index\":{{\"_id\":\"{n}\"}}}}\n{{\"n\":{n},\"word\":\"w{}\"}}",
+            n % 3
+        )
+        .unwrap();
+    }
+    body
 }
 
 #[tokio::test(flavor = "multi_thread")]
