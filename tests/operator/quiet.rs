@@ -9,28 +9,21 @@ const WATCHED: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn sixty_quiet_seconds_without_a_write_but_the_lease() {
     let flow = Flow::with_indices("quiet").await;
-    // Counters settle within their minute; a write that follows from the start is not what is asked here.
     let user = format!("system:serviceaccount:{}:", flow.operator.name);
-    let written = |mark| {
-        let writes = flow.bed.writes_since(mark).unwrap();
-        writes
-            .into_iter()
-            .filter(|write| write.user.starts_with(&user) && write.resource != "leases")
-            .collect::<Vec<_>>()
-    };
-    segmentry_testbed::eventually(super::flow::LIMIT, "ten seconds without a write", || async {
-        let mark = flow.bed.audit_mark()?;
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        let writes = written(mark);
-        anyhow::ensure!(writes.is_empty(), "{writes:?}");
-        Ok(())
-    })
-    .await
-    .unwrap();
-    let mark = flow.bed.audit_mark().unwrap();
-    tokio::time::sleep(WATCHED).await;
-    let writes = written(mark);
-    assert!(writes.is_empty(), "{writes:#?}");
+    // A counter that moved just after it was written is written again a minute later: that is the one write that may come first.
+    let mut seen = Vec::new();
+    let mut quiet = None;
+    for _ in 0..3 {
+        let mark = flow.bed.audit_mark().unwrap();
+        tokio::time::sleep(WATCHED).await;
+        seen = flow.bed.writes_since(mark).unwrap();
+        seen.retain(|write| write.user.starts_with(&user) && write.resource != "leases");
+        if seen.is_empty() {
+            quiet = Some(mark);
+            break;
+        }
+    }
+    let mark = quiet.unwrap_or_else(|| panic!("no quiet minute in three: {seen:#?}"));
     let leases = flow.bed.writes_since(mark).unwrap();
     assert!(
         leases

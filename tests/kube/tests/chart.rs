@@ -82,8 +82,14 @@ fn an_operator_of_all_namespaces_has_a_cluster_role() {
 }
 
 #[test]
-fn an_operator_of_named_namespaces_has_nothing_cluster_wide_but_the_definitions() {
+fn an_operator_of_named_namespaces_may_not_list_anything_cluster_wide() {
     let objects = template(&["watchNamespaces={a,b}"]).unwrap();
+    let role = one(&objects, "ClusterRole");
+    assert!(
+        !role.to_string().contains("list") && !role.to_string().contains("watch"),
+        "{role}"
+    );
+    let objects = template(&["watchNamespaces={a,b}", "rbac.namespaceDeletion=false"]).unwrap();
     let wide: Vec<_> = kinds(&objects)
         .into_iter()
         .filter(|kind| kind.starts_with("Cluster"))
