@@ -327,9 +327,12 @@ impl Stream {
             Trouble::Silent(reason) => (reason, SILENCE),
             Trouble::Cannot(reason) => (reason, Duration::ZERO),
         };
+        // What an earlier primary left above the checkpoint holds up searches, and no client's write yet: a process that starts
+        // anew gets the time to come back.
+        let patience = if self.copy.write_waits() { patience } else { patience.max(SILENCE) };
         let cannot = matches!(what, Trouble::Cannot(_));
         debug!(shard = %self.which.shard, %allocation, reason, needed, "a copy cannot be reached");
-        if (needed || cannot) && since.elapsed() >= patience {
+        if cannot || (needed && since.elapsed() >= patience) {
             return self.fail(reason).await;
         }
         None

@@ -138,6 +138,12 @@ impl ShardCopy {
         self.tracker.is_awaited(allocation)
     }
 
+    /// True where a write of this very activation waits for its acknowledgement.
+    pub fn write_waits(&self) -> bool {
+        let (last, term) = *self.last.borrow();
+        last > self.tracker.checkpoint() && self.role() == (Role::Primary { term })
+    }
+
     /// True where operations were given a seq_no that the global checkpoint has not reached.
     pub fn unacknowledged(&self) -> bool {
         self.last.borrow().0 > self.tracker.checkpoint()
