@@ -21,7 +21,8 @@ help: ## List the commands
 setup: ## Install Debian packages and the Rust target that the build and the tests need (root or sudo)
 	$(SUDO) apt-get update -q
 	$(SUDO) apt-get install -y -q --no-install-recommends musl-tools etcd-server openssl unzip curl util-linux mount iproute2 procps \
-		containerd runc containernetworking-plugins nftables iptables conntrack npm
+		containerd runc containernetworking-plugins nftables iptables conntrack strace
+	command -v npm >/dev/null || $(SUDO) apt-get install -y -q --no-install-recommends npm
 	rustup target add $(TARGET)
 
 tools: ## Build or fetch Kubernetes, kubectl and helm for the tests, into $SEGMENTRY_CACHE
