@@ -31,7 +31,9 @@ async fn one_node_killed(replication: &str) {
         let flows = began.elapsed();
         cluster.start_node(n);
         let green = cluster.wait_health("green", GREEN_WITHIN).await;
-        eprintln!("{replication}: node {n} killed: writes flow after {flows:.2?}, green {green:.2?} after its start");
+        eprintln!(
+            "{replication}: node {n} killed: writes flow after {flows:.2?}, green {green:.2?} after its start"
+        );
     }
     let ids = writers.finish().await;
     cluster.wait_health("green", GREEN_WITHIN).await;
@@ -124,7 +126,12 @@ async fn allocations(cluster: &Cluster) -> Vec<String> {
             for shard in std::fs::read_dir(index.unwrap().path()).unwrap() {
                 for allocation in std::fs::read_dir(shard.unwrap().path()).unwrap() {
                     let path = allocation.unwrap().path();
-                    folders.push(path.strip_prefix(cluster.directory()).unwrap().display().to_string());
+                    folders.push(
+                        path.strip_prefix(cluster.directory())
+                            .unwrap()
+                            .display()
+                            .to_string(),
+                    );
                 }
             }
         }

@@ -20,7 +20,12 @@ impl Trace {
     async fn start(cluster: &Cluster) -> Self {
         let output = cluster.directory().join("strace");
         let strace = Command::new("strace")
-            .args(["-f", "-e", "trace=fsync,fdatasync,sync_file_range,syncfs,msync", "-o"])
+            .args([
+                "-f",
+                "-e",
+                "trace=fsync,fdatasync,sync_file_range,syncfs,msync",
+                "-o",
+            ])
             .arg(&output)
             .args(["-p", &cluster.pid(0).to_string()])
             .stderr(Stdio::piped())
@@ -30,7 +35,11 @@ impl Trace {
         wait_for("strace to attach", Duration::from_secs(10), || async {
             let text = std::fs::read_to_string(&status).unwrap();
             let tracer = text.lines().find(|line| line.starts_with("TracerPid:")).unwrap();
-            if tracer.ends_with("\t0") { Err(tracer.to_owned()) } else { Ok(()) }
+            if tracer.ends_with("\t0") {
+                Err(tracer.to_owned())
+            } else {
+                Ok(())
+            }
         })
         .await;
         Self { strace, output }
@@ -39,12 +48,18 @@ impl Trace {
     /// Ends strace; the lines of sync calls that it saw.
     fn finish(mut self) -> Vec<String> {
         let pid = i32::try_from(self.strace.id()).unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::INT)
-            .unwrap();
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(pid).unwrap(),
+            rustix::process::Signal::INT,
+        )
+        .unwrap();
         self.strace.wait().unwrap();
         let text = std::fs::read_to_string(&self.output).unwrap();
         // a call that was interrupted by another thread's line is printed twice: its start counts
-        text.lines().filter(|line| line.contains("sync") && !line.contains("resumed>")).map(str::to_owned).collect()
+        text.lines()
+            .filter(|line| line.contains("sync") && !line.contains("resumed>"))
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -54,7 +69,9 @@ async fn single(durability: &str) -> Cluster {
         "translog": {"durability": durability, "sync_interval": "30m"}}}});
     cluster.call(0, "PUT", "/i", Some(body)).await;
     // the first document grows the mapping, which is a synced change of the cluster state
-    cluster.call(0, "PUT", "/i/_doc/first", Some(json!({"n": 0}))).await;
+    cluster
+        .call(0, "PUT", "/i/_doc/first", Some(json!({"n": 0})))
+        .await;
     cluster
 }
 
@@ -63,7 +80,9 @@ async fn twenty_refreshes_with_writes_between_them_sync_nothing_in_async_mode() 
     let cluster = single("async").await;
     let trace = Trace::start(&cluster).await;
     for n in 1..=20 {
-        cluster.call(0, "PUT", &format!("/i/_doc/{n}"), Some(json!({"n": n}))).await;
+        cluster
+            .call(0, "PUT", &format!("/i/_doc/{n}"), Some(json!({"n": n})))
+            .await;
         cluster.call(0, "POST", "/i/_refresh", None).await;
         let found = cluster.call(0, "GET", "/i/_count", None).await;
         assert_eq!(found["count"], n + 1);
@@ -97,7 +116,13 @@ async fn in_request_mode_concurrent_requests_share_syncs_and_each_request_alone_
         eprintln!("{writers} writers: 640 requests, {syncs} syncs");
         per_request.push(syncs);
     }
-    assert!(per_request[0] >= 640, "a request alone was acknowledged without a sync of its own");
-    assert!(per_request[1] >= 10, "64 writers cannot share fewer syncs than rounds");
+    assert!(
+        per_request[0] >= 640,
+        "a request alone was acknowledged without a sync of its own"
+    );
+    assert!(
+        per_request[1] >= 10,
+        "64 writers cannot share fewer syncs than rounds"
+    );
     assert!(per_request[1] < 640, "64 writers share no sync");
 }

@@ -17,7 +17,12 @@ fn segments(answer: &Value, index: &str) -> Vec<(String, bool, BTreeSet<String>)
     let mut all = Vec::new();
     for (number, copies) in shards {
         for copy in copies.as_array().expect("copies") {
-            let names = copy["segments"].as_object().expect("segments").keys().cloned().collect();
+            let names = copy["segments"]
+                .as_object()
+                .expect("segments")
+                .keys()
+                .cloned()
+                .collect();
             all.push((number.clone(), copy["routing"]["primary"] == true, names));
         }
     }
@@ -42,7 +47,10 @@ async fn a_segment_replica_shows_the_primarys_segment_ids_and_a_document_replica
     wait_for("equal segment ids", Duration::from_secs(20), || async {
         let copies = segments(&cluster.call(1, "GET", "/seg/_segments", None).await, "seg");
         for (shard, _, names) in copies.iter().filter(|copy| copy.1) {
-            let replica = copies.iter().find(|copy| copy.0 == *shard && !copy.1).expect("a replica");
+            let replica = copies
+                .iter()
+                .find(|copy| copy.0 == *shard && !copy.1)
+                .expect("a replica");
             if replica.2 != *names || names.is_empty() {
                 return Err(format!("shard {shard}: {names:?} and {:?}", replica.2));
             }
@@ -52,7 +60,10 @@ async fn a_segment_replica_shows_the_primarys_segment_ids_and_a_document_replica
     .await;
     let copies = segments(&cluster.call(1, "GET", "/doc/_segments", None).await, "doc");
     for (shard, _, names) in copies.iter().filter(|copy| copy.1) {
-        let replica = copies.iter().find(|copy| copy.0 == *shard && !copy.1).expect("a replica");
+        let replica = copies
+            .iter()
+            .find(|copy| copy.0 == *shard && !copy.1)
+            .expect("a replica");
         assert!(replica.2.is_disjoint(names), "DOCUMENT copies index on their own");
     }
 }

@@ -1,5 +1,11 @@
 //! `segmentry up` and `segmentry load` with the real program: a cluster on loopback from the example's manifest.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "tests"
+)]
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -26,7 +32,11 @@ impl Up {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::copy(QUICKSTART, folder.path().join("manifest.yaml")).unwrap();
-        let mut up = Self { folder, process: None, starts: 0 };
+        let mut up = Self {
+            folder,
+            process: None,
+            starts: 0,
+        };
         up.start_again();
         up
     }
@@ -75,9 +85,21 @@ impl Up {
             if let Some(found) = ask(self) {
                 return found;
             }
-            let ended = self.process.as_mut().and_then(|process| process.try_wait().unwrap());
-            assert!(ended.is_none(), "waiting for {what}: up ended with {ended:?}: {}", self.said());
-            assert!(Instant::now() < deadline, "waited {within:?} for {what}\n{}\n{}", self.said(), self.status());
+            let ended = self
+                .process
+                .as_mut()
+                .and_then(|process| process.try_wait().unwrap());
+            assert!(
+                ended.is_none(),
+                "waiting for {what}: up ended with {ended:?}: {}",
+                self.said()
+            );
+            assert!(
+                Instant::now() < deadline,
+                "waited {within:?} for {what}\n{}\n{}",
+                self.said(),
+                self.status()
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -89,17 +111,31 @@ impl Up {
 
     fn is_ready(&self, kind: &str) -> bool {
         let status = self.status();
-        let object = status["items"].as_array().into_iter().flatten().find(|item| item["kind"] == kind);
+        let object = status["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|item| item["kind"] == kind);
         let conditions = object.and_then(|object| object["status"]["conditions"].as_array());
-        conditions.into_iter().flatten().any(|found| found["type"] == "Ready" && found["status"] == "True")
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|found| found["type"] == "Ready" && found["status"] == "True")
     }
 
     fn wait_ready(&mut self) -> String {
-        self.until("Ready", Duration::from_secs(90), |up| (up.is_ready("IndexCluster") && up.is_ready("Index")).then_some(()));
+        self.until("Ready", Duration::from_secs(90), |up| {
+            (up.is_ready("IndexCluster") && up.is_ready("Index")).then_some(())
+        });
         self.until("the address", Duration::from_secs(10), |up| {
             let said = up.said();
-            let line = said.lines().find(|line| line.contains("is ready, REST at"))?.to_owned();
-            line.split_whitespace().find(|word| word.starts_with("http://")).map(str::to_owned)
+            let line = said
+                .lines()
+                .find(|line| line.contains("is ready, REST at"))?
+                .to_owned();
+            line.split_whitespace()
+                .find(|word| word.starts_with("http://"))
+                .map(str::to_owned)
         })
     }
 
@@ -108,7 +144,13 @@ impl Up {
         let data = self.data().canonicalize().unwrap().display().to_string();
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<i32>().ok())
+            else {
+                continue;
+            };
             let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ");
             if arguments.contains(" node ") && arguments.contains(&data) {
@@ -120,7 +162,11 @@ impl Up {
 
     fn stop(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("runs");
-        kill_process(Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+        kill_process(
+            Pid::from_raw(i32::try_from(process.id()).unwrap()).unwrap(),
+            Signal::INT,
+        )
+        .unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = process.try_wait().unwrap() {
@@ -145,7 +191,10 @@ impl Drop for Up {
         }
         if std::thread::panicking() {
             eprintln!("--- up\n{}\n--- log", self.said());
-            eprintln!("{}", std::fs::read_to_string(self.data().join("up.log")).unwrap_or_default());
+            eprintln!(
+                "{}",
+                std::fs::read_to_string(self.data().join("up.log")).unwrap_or_default()
+            );
         }
     }
 }
@@ -153,9 +202,15 @@ impl Drop for Up {
 fn call(method: &str, url: &str, body: Option<Value>) -> Result<Value, String> {
     let url = url.to_owned();
     let method = method.to_owned();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async move {
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs(30))
+            .build()
+            .unwrap();
         let mut call = client.request(method.parse().unwrap(), url);
         if let Some(body) = body {
             call = call.json(&body);
@@ -171,9 +226,16 @@ fn call(method: &str, url: &str, body: Option<Value>) -> Result<Value, String> {
 }
 
 fn load(url: &str) -> String {
-    let outcome = Command::new(PROGRAM).args(["load", FLIGHTS, "--index", "flights", "--url", url]).output().unwrap();
+    let outcome = Command::new(PROGRAM)
+        .args(["load", FLIGHTS, "--index", "flights", "--url", url])
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
-    assert!(outcome.status.success(), "{text}{}", String::from_utf8_lossy(&outcome.stderr));
+    assert!(
+        outcome.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&outcome.stderr)
+    );
     text
 }
 
@@ -183,7 +245,9 @@ fn carriers() -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let document: Value = serde_json::from_slice(line).unwrap();
-        *counts.entry(document["carrier"].as_str().unwrap().to_owned()).or_default() += 1;
+        *counts
+            .entry(document["carrier"].as_str().unwrap().to_owned())
+            .or_default() += 1;
     }
     counts
 }
@@ -197,7 +261,12 @@ fn searched(url: &str) -> (u64, BTreeMap<String, u64>) {
     let buckets = answer["aggregations"]["carriers"]["buckets"].as_array().unwrap();
     let counts = buckets
         .iter()
-        .map(|bucket| (bucket["key"].as_str().unwrap().to_owned(), bucket["doc_count"].as_u64().unwrap()))
+        .map(|bucket| {
+            (
+                bucket["key"].as_str().unwrap().to_owned(),
+                bucket["doc_count"].as_u64().unwrap(),
+            )
+        })
         .collect();
     (answer["hits"]["total"]["value"].as_u64().unwrap(), counts)
 }
@@ -207,7 +276,10 @@ fn a_manifest_becomes_a_cluster_that_loads_searches_survives_a_kill_and_starts_a
     let mut up = Up::start();
     let url = up.wait_ready();
     let summary = load(&url);
-    assert!(summary.starts_with("loaded 5026 documents into [flights]"), "{summary}");
+    assert!(
+        summary.starts_with("loaded 5026 documents into [flights]"),
+        "{summary}"
+    );
     let expected = (5026, carriers());
     assert_eq!(searched(&url), expected);
 
@@ -252,25 +324,35 @@ fn edits_of_the_file_are_carried_out_or_refused_in_the_words_of_the_schema() {
 
     up.edit("shards: 3", "shards: 4");
     up.until("the refusal", Duration::from_secs(20), |up| {
-        up.said().contains("refused: Index flights: `shards` must not change").then_some(())
+        up.said()
+            .contains("refused: Index flights: `shards` must not change")
+            .then_some(())
     });
     up.edit("shards: 4", "shards: 3\n  shard: 4");
     up.until("the second refusal", Duration::from_secs(20), |up| {
-        up.said().contains("document 2: Index flights: `spec.shard` is no known field").then_some(())
+        up.said()
+            .contains("document 2: Index flights: `spec.shard` is no known field")
+            .then_some(())
     });
 
     // removed with Delete: its index goes
     up.edit("shards: 3\n  shard: 4", "shards: 3\n  deletionPolicy: Delete");
     up.until("the finalizer", Duration::from_secs(30), |up| {
         let status = up.status();
-        let index = status["items"].as_array()?.iter().find(|item| item["kind"] == "Index")?.clone();
+        let index = status["items"]
+            .as_array()?
+            .iter()
+            .find(|item| item["kind"] == "Index")?
+            .clone();
         index["metadata"]["finalizers"].is_array().then_some(())
     });
     let text = std::fs::read_to_string(up.manifest()).unwrap();
     let (cluster, _) = text.split_once("---\n").unwrap();
     std::fs::write(up.manifest(), cluster).unwrap();
     up.until("the deletion", Duration::from_secs(60), |_| {
-        call("GET", &format!("{url}/flights"), None).err().filter(|error| error.starts_with("404"))
+        call("GET", &format!("{url}/flights"), None)
+            .err()
+            .filter(|error| error.starts_with("404"))
     });
     assert_eq!(up.stop().code(), Some(0), "{}", up.said());
 }
@@ -279,12 +361,28 @@ fn edits_of_the_file_are_carried_out_or_refused_in_the_words_of_the_schema() {
 fn a_faulty_manifest_ends_up_with_a_message_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     let manifest = folder.path().join("m.yaml");
-    std::fs::write(&manifest, std::fs::read_to_string(QUICKSTART).unwrap().replace("replicas: 3", "replicas: 2")).unwrap();
+    std::fs::write(
+        &manifest,
+        std::fs::read_to_string(QUICKSTART)
+            .unwrap()
+            .replace("replicas: 3", "replicas: 2"),
+    )
+    .unwrap();
     let data = folder.path().join("data");
-    let outcome = Command::new(PROGRAM).arg("up").arg(&manifest).arg("--data").arg(&data).output().unwrap();
+    let outcome = Command::new(PROGRAM)
+        .arg("up")
+        .arg(&manifest)
+        .arg("--data")
+        .arg(&data)
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert_eq!(outcome.status.code(), Some(1));
-    for part in ["m.yaml", "document 1: IndexCluster quickstart", "`replicas` must be 1 or 3"] {
+    for part in [
+        "m.yaml",
+        "document 1: IndexCluster quickstart",
+        "`replicas` must be 1 or 3",
+    ] {
         assert!(text.contains(part), "{text}");
     }
     assert!(!data.exists());

@@ -29,7 +29,11 @@ pub struct Cluster {
 }
 
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string()
 }
 
 impl Cluster {
@@ -48,8 +52,16 @@ impl Cluster {
                 starts: 0,
             })
             .collect();
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(70)).build().unwrap();
-        let mut cluster = Self { nodes, http, directory, token };
+        let http = reqwest::Client::builder()
+            .timeout(Duration::from_secs(70))
+            .build()
+            .unwrap();
+        let mut cluster = Self {
+            nodes,
+            http,
+            directory,
+            token,
+        };
         for n in 0..size {
             cluster.start_node(n);
         }
@@ -60,22 +72,42 @@ impl Cluster {
     async fn form(&self) {
         let mut members = Vec::new();
         for node in &self.nodes {
-            let status = wait_for("a node's status", Duration::from_secs(20), || self.admin_get(node, "node")).await;
-            members.push(json!({"node_id": status["node_id"], "name": node.name, "address": node.transport,
-                "disk_id": null}));
+            let status = wait_for("a node's status", Duration::from_secs(20), || {
+                self.admin_get(node, "node")
+            })
+            .await;
+            members.push(
+                json!({"node_id": status["node_id"], "name": node.name, "address": node.transport,
+                "disk_id": null}),
+            );
         }
         let uuid = uuid::Uuid::new_v4().to_string();
         let body = json!({"cluster_uuid": uuid, "cluster_name": "test", "members": members});
         let url = format!("http://{}/_admin/initialise", self.nodes[0].transport);
-        let call = self.http.post(url).bearer_auth(&self.token).header("x-segmentry-epoch", "1").json(&body);
+        let call = self
+            .http
+            .post(url)
+            .bearer_auth(&self.token)
+            .header("x-segmentry-epoch", "1")
+            .json(&body);
         let answer = call.send().await.unwrap();
-        assert!(answer.status().is_success(), "initialise: {}", answer.text().await.unwrap());
+        assert!(
+            answer.status().is_success(),
+            "initialise: {}",
+            answer.text().await.unwrap()
+        );
         self.wait_nodes(self.nodes.len()).await;
     }
 
     async fn admin_get(&self, node: &Node, path: &str) -> Result<Value, String> {
         let url = format!("http://{}/_admin/{path}", node.transport);
-        let answer = self.http.get(url).bearer_auth(&self.token).send().await.map_err(|e| e.to_string())?;
+        let answer = self
+            .http
+            .get(url)
+            .bearer_auth(&self.token)
+            .send()
+            .await
+            .map_err(|e| e.to_string())?;
         let (status, text) = (answer.status(), answer.text().await.map_err(|e| e.to_string())?);
         if !status.is_success() {
             return Err(format!("{status} {text}"));
@@ -104,9 +136,22 @@ impl Cluster {
         let node = &mut self.nodes[n];
         assert!(node.process.is_none(), "{} runs already", node.name);
         node.starts += 1;
-        let log = File::create(self.directory.path().join(format!("{}.{}.log", node.name, node.starts))).unwrap();
+        let log = File::create(
+            self.directory
+                .path()
+                .join(format!("{}.{}.log", node.name, node.starts)),
+        )
+        .unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_segmentry"))
-            .args(["node", "--name", &node.name, "--rest", &node.rest, "--transport", &node.transport])
+            .args([
+                "node",
+                "--name",
+                &node.name,
+                "--rest",
+                &node.rest,
+                "--transport",
+                &node.transport,
+            ])
             .args(["--advertise", &node.transport, "--cluster-name", "test"])
             .arg("--data")
             .arg(&node.data)
@@ -145,18 +190,30 @@ impl Cluster {
     /// SIGTERM, and the exit within its grace.
     pub async fn stop(&mut self, n: usize) {
         let pid = i32::try_from(self.pid(n)).unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::TERM)
-            .unwrap();
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(pid).unwrap(),
+            rustix::process::Signal::TERM,
+        )
+        .unwrap();
         let mut process = self.nodes[n].process.take().expect("runs");
         let deadline = Instant::now() + Duration::from_secs(30);
         let status = loop {
             if let Some(status) = process.try_wait().unwrap() {
                 break status;
             }
-            assert!(Instant::now() < deadline, "{} did not end after SIGTERM", self.nodes[n].name);
+            assert!(
+                Instant::now() < deadline,
+                "{} did not end after SIGTERM",
+                self.nodes[n].name
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
-        assert!(status.success(), "{} ended with {status}: {}", self.nodes[n].name, self.log_tail(n));
+        assert!(
+            status.success(),
+            "{} ended with {status}: {}",
+            self.nodes[n].name,
+            self.log_tail(n)
+        );
     }
 
     /// The disk of a stopped node is gone.
@@ -168,7 +225,10 @@ impl Cluster {
     /// Last lines of a node's newest log.
     pub fn log_tail(&self, n: usize) -> String {
         let node = &self.nodes[n];
-        let path = self.directory.path().join(format!("{}.{}.log", node.name, node.starts));
+        let path = self
+            .directory
+            .path()
+            .join(format!("{}.{}.log", node.name, node.starts));
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
@@ -176,7 +236,10 @@ impl Cluster {
 
     /// Number of the node with this name.
     pub fn number(&self, name: &str) -> usize {
-        self.nodes.iter().position(|node| node.name == name).expect("a node of this cluster")
+        self.nodes
+            .iter()
+            .position(|node| node.name == name)
+            .expect("a node of this cluster")
     }
 
     /// REST call; panics on a status outside 2xx.

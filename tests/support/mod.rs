@@ -1,7 +1,13 @@
 //! Parts shared by the behaviour tests: a cluster of real node processes on loopback, and writers that remember what was
 //! acknowledged.
 #![allow(dead_code, reason = "each test file uses its own part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "test support")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "test support"
+)]
 
 pub mod cluster;
 pub mod writers;
@@ -20,7 +26,10 @@ where
             Ok(found) => return found,
             Err(last) => last,
         };
-        assert!(tokio::time::Instant::now() < deadline, "waited {within:?} for {what}; last: {last}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited {within:?} for {what}; last: {last}"
+        );
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
 }

@@ -25,8 +25,11 @@ impl Writers {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
         let sent = Arc::new(AtomicU64::new(0));
-        let urls: Vec<String> =
-            cluster.nodes.iter().map(|node| format!("http://{}/{index}/_bulk", node.rest)).collect();
+        let urls: Vec<String> = cluster
+            .nodes
+            .iter()
+            .map(|node| format!("http://{}/{index}/_bulk", node.rest))
+            .collect();
         let tasks = (0..count)
             .map(|writer| {
                 let (stop, acknowledged, sent, urls) =
@@ -74,7 +77,12 @@ impl Writers {
                 })
             })
             .collect();
-        Self { stop, acknowledged, sent, tasks }
+        Self {
+            stop,
+            acknowledged,
+            sent,
+            tasks,
+        }
     }
 
     /// Acknowledged so far.
@@ -87,7 +95,11 @@ impl Writers {
         let target = self.acknowledged() + more;
         super::wait_for("acknowledged writes", within, || async {
             let now = self.acknowledged();
-            if now >= target { Ok(()) } else { Err(format!("{now} of {target}")) }
+            if now >= target {
+                Ok(())
+            } else {
+                Err(format!("{now} of {target}"))
+            }
         })
         .await;
     }
@@ -99,7 +111,11 @@ impl Writers {
             task.await.expect("a writer failed");
         }
         let ids = std::mem::take(&mut *self.acknowledged.lock().unwrap());
-        eprintln!("{} documents sent, {} acknowledged", self.sent.load(Ordering::Relaxed), ids.len());
+        eprintln!(
+            "{} documents sent, {} acknowledged",
+            self.sent.load(Ordering::Relaxed),
+            ids.len()
+        );
         ids
     }
 }
@@ -135,6 +151,11 @@ pub async fn assert_all_there(cluster: &Cluster, n: usize, index: &str, ids: &BT
     for preference in ["_primary", "_replica"] {
         let gone = missing(cluster, n, index, ids, Some(preference)).await;
         let some: Vec<&String> = gone.iter().take(5).collect();
-        assert!(gone.is_empty(), "{} of {} acknowledged are gone on {preference}: {some:?}", gone.len(), ids.len());
+        assert!(
+            gone.is_empty(),
+            "{} of {} acknowledged are gone on {preference}: {some:?}",
+            gone.len(),
+            ids.len()
+        );
     }
 }

@@ -71,7 +71,10 @@ pub(crate) fn checkpoint_of(meta: &Meta) -> Checkpoint {
 /// Names come from another node: none may leave the directory, or look like a file of this engine.
 fn check_name(name: &str) -> Result<(), EngineError> {
     if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '~', '\0']) {
-        return Err(EngineError::InvalidCheckpoint(format!("file name [{}]", name.escape_debug())));
+        return Err(EngineError::InvalidCheckpoint(format!(
+            "file name [{}]",
+            name.escape_debug()
+        )));
     }
     Ok(())
 }
@@ -219,7 +222,10 @@ impl Engine {
         receiving.next += 1;
         let disk_name = format!("{}.{}.part", expected.name, receiving.next);
         fs.hard_link(from, &dir.join(&disk_name))
-            .map_err(EngineError::io(format!("link [{}] to [{disk_name}]", from.display())))?;
+            .map_err(EngineError::io(format!(
+                "link [{}] to [{disk_name}]",
+                from.display()
+            )))?;
         receiving.staged.insert(expected.clone(), disk_name);
         Ok(true)
     }
