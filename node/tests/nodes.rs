@@ -12,7 +12,18 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(60);
 const TOKEN: &str = "test-token";
 
+/// Logs of the nodes go with the output of a test that fails; `RUST_LOG` chooses.
+fn logs() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    // The second test of a process finds the first one's.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}
+
 fn config(dir: &Path, name: &str) -> NodeConfig {
+    logs();
     std::fs::write(dir.join("token"), TOKEN).unwrap();
     NodeConfig {
         name: name.into(),

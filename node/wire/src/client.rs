@@ -14,8 +14,9 @@ use tokio::runtime::Handle;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Idle connections kept for one address; each is closed after [`IDLE`].
 const IDLE_CONNECTIONS: usize = 32;
-/// How long an idle connection is kept.
-const IDLE: Duration = Duration::from_secs(60);
+/// How long an idle connection is kept. Shorter than the server keeps it: a call on a connection that the other side is closing
+/// would have an unknown outcome for no reason.
+const IDLE: Duration = Duration::from_secs(15);
 
 /// Chunks of an answer, in order. It ends with an error where the answer was cut short.
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, CallError>> + Send>>;

@@ -24,10 +24,10 @@ use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-/// How long a new connection may stay without a first byte.
-const FIRST_BYTE: Duration = Duration::from_secs(30);
-/// How long a connection may take for the head of a request.
-const HEAD: Duration = Duration::from_secs(30);
+/// How long a new connection may stay without a first byte. Clients keep spare connections, for less than this.
+const FIRST_BYTE: Duration = Duration::from_secs(60);
+/// How long a connection may take for the head of a request, the idle time before it included.
+const HEAD: Duration = Duration::from_secs(60);
 /// How long running calls may go on after shutdown began.
 const DRAIN: Duration = Duration::from_secs(10);
 
