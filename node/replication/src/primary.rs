@@ -113,6 +113,7 @@ impl Primary {
             node,
             joining,
             pin,
+            asked: tokio::time::Instant::now(),
         };
         let task = self.inner.data.spawn(stream.run(stop.clone()));
         streams.insert(allocation, Running { task, stop });

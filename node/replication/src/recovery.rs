@@ -28,6 +28,9 @@ use uuid::Uuid;
 /// How long a copy waits for a mapping that the primary has already.
 const MAPPING: Duration = Duration::from_secs(30);
 
+/// Recoveries that are remembered for reports.
+const REMEMBERED: usize = 256;
+
 /// Why an attempt failed; another one follows.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecoveryError {
@@ -78,7 +81,11 @@ pub(crate) async fn recover(
         };
         wait_for_mapping(copy, checkpoint.payload.mapping_version).await?;
         let moved = receive(inner, copy, primary, pin, &checkpoint, true).await?;
-        inner.moved.send_modify(|all| all.push((which.allocation, moved)));
+        inner.moved.send_modify(|all| {
+            all.push((which.allocation, moved));
+            let surplus = all.len().saturating_sub(REMEMBERED);
+            all.drain(..surplus);
+        });
         info!(shard = %which.shard, allocation = %which.allocation, files = moved.files, linked = moved.linked, fetched = moved.fetched, bytes = moved.bytes, max_seq_no = ?checkpoint.payload.max_seq_no, "files of the primary are here");
         copy.complete(checkpoint, term).await?;
     }

@@ -21,8 +21,8 @@ use tracing::{debug, warn};
 
 /// A copy looks by itself this often.
 const LOOK: Duration = Duration::from_secs(5);
-/// After a failed attempt.
-const AGAIN: Duration = Duration::from_millis(200);
+/// After a failed attempt, doubled with each further one.
+const AGAIN: Duration = Duration::from_millis(50);
 /// How long the log may take to reach a checkpoint.
 const LOG: Duration = Duration::from_secs(30);
 
@@ -59,6 +59,7 @@ impl Segments {
 
 async fn run(inner: Arc<Inner>, copy: Arc<ShardCopy>, mut asked: mpsc::Receiver<Option<Asked>>) {
     let mut wait = Duration::ZERO;
+    let mut again = AGAIN;
     loop {
         let mut waiting: Vec<Asked> = Vec::new();
         tokio::select! {
@@ -73,10 +74,14 @@ async fn run(inner: Arc<Inner>, copy: Arc<ShardCopy>, mut asked: mpsc::Receiver<
         }
         let outcome = fetch(&inner, &copy).await;
         wait = match &outcome {
-            Ok(()) => LOOK,
+            Ok(()) => {
+                again = AGAIN;
+                LOOK
+            }
             Err(error) => {
                 debug!(shard = %copy.shard(), %error, "the newest checkpoint is not here yet");
-                AGAIN
+                again = (again * 2).min(LOOK);
+                again
             }
         };
         for asked in waiting {

@@ -35,6 +35,10 @@ use tracing::{debug, info, warn};
 const TRAILING: Duration = Duration::from_millis(10);
 /// Between two looks at a copy that is idle and has not persisted everything.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// Silence of a copy whose process answers pings.
+const BUSY: Duration = Duration::from_secs(30);
+/// One ping.
+const PING_DEADLINE: Duration = Duration::from_secs(1);
 /// Pauses between attempts.
 const PAUSES: std::ops::Range<u64> = 20..1000;
 
@@ -49,6 +53,8 @@ pub(crate) struct Stream {
     pub joining: bool,
     /// Holds the operations that the copy needs next.
     pub pin: Option<Pin>,
+    /// When the last call began.
+    pub asked: Instant,
 }
 
 /// What the primary knows of the copy's log.
@@ -120,7 +126,7 @@ impl Stream {
                 }
                 Ok(None) => {}
                 Err(what) => {
-                    let since = *trouble.get_or_insert_with(Instant::now);
+                    let since = *trouble.get_or_insert(self.asked);
                     if let Some(end) = self.judge(&what, since).await {
                         return end;
                     }
@@ -144,6 +150,7 @@ impl Stream {
 
     /// Asks where the copy's log stands, and decides what of it stays.
     async fn handshake(&mut self) -> Result<Option<Cursor>, Trouble> {
+        self.asked = Instant::now();
         let peer = self.peer()?;
         let answer: Option<LogState> = call(&self.inner.client, &peer, STATE, &self.which, CALL_DEADLINE)
             .await
@@ -260,6 +267,7 @@ impl Stream {
         cursor: Cursor,
         operations: Vec<segmentry_translog::Operation>,
     ) -> Result<Option<Cursor>, Trouble> {
+        self.asked = Instant::now();
         let peer = self.peer()?;
         let state = self.copy.log_state();
         let batch = Batch {
@@ -324,18 +332,32 @@ impl Stream {
         let (reason, patience) = match what {
             Trouble::Gone(reason) if !restarting => (reason, Duration::ZERO),
             Trouble::Gone(reason) | Trouble::Opening(reason) => (reason, OPENING),
+            // A process that answers is overloaded, not gone: it delays.
+            Trouble::Silent(reason) if needed && self.lives().await => (reason, BUSY),
             Trouble::Silent(reason) => (reason, SILENCE),
             Trouble::Cannot(reason) => (reason, Duration::ZERO),
         };
         // What an earlier primary left above the checkpoint holds up searches, and no client's write yet: a process that starts
         // anew gets the time to come back.
-        let patience = if self.copy.write_waits() { patience } else { patience.max(SILENCE) };
+        let patience = if self.copy.write_waits() {
+            patience
+        } else {
+            patience.max(SILENCE)
+        };
         let cannot = matches!(what, Trouble::Cannot(_));
         debug!(shard = %self.which.shard, %allocation, reason, needed, "a copy cannot be reached");
         if cannot || (needed && since.elapsed() >= patience) {
             return self.fail(reason).await;
         }
         None
+    }
+
+    /// True where the process of the copy's node answers on its metadata runtime.
+    async fn lives(&self) -> bool {
+        match self.peer() {
+            Ok(peer) => self.inner.client.ping(&peer, PING_DEADLINE).await.is_ok(),
+            Err(_) => false,
+        }
     }
 
     /// Fails the copy through the cluster state; it is awaited until that is applied.

@@ -32,12 +32,19 @@ impl ShardCopy {
                 };
                 progress.failed.is_some() || reached >= Some(end)
             };
-            let reached = progress
-                .wait_for(there)
-                .await
-                .map_err(|_| failed("the log was closed".to_owned()))?;
-            if let Some(reason) = &reached.failed {
-                return Err(failed(reason.clone()));
+            let mut role = self.role.subscribe();
+            let reached = async {
+                let reached = progress.wait_for(there).await;
+                reached.map_or(None, |reached| reached.failed.clone())
+            };
+            tokio::select! {
+                biased;
+                reason = reached => if let Some(reason) = reason {
+                    return Err(failed(reason));
+                },
+                _ = role.wait_for(|role| matches!(role, Role::Closed | Role::Failed(_))) => {
+                    return Err(failed("the copy ended".to_owned()));
+                }
             }
         }
         self.follow_checkpoint(self.log.written());

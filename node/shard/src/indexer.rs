@@ -457,7 +457,11 @@ impl Indexer {
                     indexer.begin_after_commit();
                     indexer.writer_term = term;
                     indexer.indexes = true;
-                    indexer.open_writer()
+                    if indexer.copy.replication_type() == ReplicationType::Segment {
+                        // Opening publishes a meta of this term: above every checkpoint that a copy may have installed.
+                        indexer.open_writer()?;
+                    }
+                    Ok(())
                 });
                 self.noted(outcome);
             }
@@ -493,6 +497,7 @@ impl Indexer {
             }
             Command::Stop(flush) => {
                 self.stop(flush);
+                self.copy.queue.close();
                 return Stopped::Yes;
             }
         }

@@ -53,6 +53,8 @@ struct Inner {
     bytes: u64,
     commands: VecDeque<Command>,
     nudged: bool,
+    /// The indexer has ended: commands are dropped, and who waits for their answers learns it.
+    closed: bool,
 }
 
 /// What the indexer finds.
@@ -114,8 +116,21 @@ impl IndexQueue {
     }
 
     pub fn command(&self, command: Command) {
-        self.inner.lock().commands.push_back(command);
-        self.wake.notify_one();
+        let mut inner = self.inner.lock();
+        if !inner.closed {
+            inner.commands.push_back(command);
+            drop(inner);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The indexer ends.
+    pub fn close(&self) {
+        let mut inner = self.inner.lock();
+        inner.closed = true;
+        inner.commands.clear();
+        inner.items.clear();
+        inner.bytes = 0;
     }
 
     /// The checkpoint, the mapping or the settings moved.

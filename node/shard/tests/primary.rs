@@ -12,8 +12,9 @@ mod support;
 use proptest::prelude::*;
 use segmentry_query::{Query, parse_search};
 use segmentry_settings::Durability;
-use segmentry_shard::{CopyError, OpenMode, Outcome, Role, WriteError, WriteKind};
-use std::{collections::BTreeMap, sync::Arc};
+use segmentry_shard::{CopyError, CopyFailure, OpenMode, Outcome, Role, WriteError, WriteKind};
+use segmentry_vfs::{CrashFs, Faults};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 use support::{Site, activate, eventually, id, op, soon, source, write};
 use tempfile::TempDir;
 
@@ -128,12 +129,7 @@ async fn operations_of_one_request_see_each_other_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_over_the_indexing_budget_is_rejected_and_nothing_of_it_is_done() {
     let dir = TempDir::new().unwrap();
-    let site = Site::on(
-        dir.path(),
-        Arc::new(segmentry_vfs::RealFs),
-        Arc::default(),
-        10_000,
-    );
+    let site = Site::on(dir.path(), Arc::new(segmentry_vfs::RealFs), true, 10_000);
     let copy = site.primary(id(1), OpenMode::Create, 1).await;
     let held = site.node.budget.try_take(9_000).unwrap();
     let error = write(
@@ -307,6 +303,89 @@ async fn many_writers_share_syncs() {
     copy.close().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_sync_fails_the_copy_and_acknowledges_nothing() {
+    let fs = CrashFs::new();
+    let site = Site::on(Path::new("/disk"), Arc::new(fs.clone()), false, 64 << 20);
+    let copy = site.primary(id(1), OpenMode::Create, 1).await;
+    write(&copy, op(WriteKind::Index, "a", "{}")).await.unwrap();
+    fs.set_faults(Faults {
+        fail_sync: Some(fs.syncs() + 1),
+        ..Faults::default()
+    });
+    let outcome = write(&copy, op(WriteKind::Index, "b", "{}")).await;
+    assert!(matches!(outcome, Err(WriteError::Unknown(_))), "{outcome:?}");
+    assert!(
+        matches!(copy.role(), Role::Failed(CopyFailure::Log(_))),
+        "{:?}",
+        copy.role()
+    );
+    let after = write(&copy, op(WriteKind::Index, "c", "{}")).await;
+    assert!(
+        matches!(after, Err(WriteError::NotPrimary(_))),
+        "a sync is never tried again: {after:?}"
+    );
+    copy.abandon().await;
+    drop(copy);
+    fs.crash(1);
+    let copy = site.primary(id(1), OpenMode::Existing, 2).await;
+    assert_eq!(source(&copy, "a").await.as_deref(), Some("{}"));
+    copy.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_cannot_write_fails_the_copy_and_the_log_keeps_every_write() {
+    let fs = CrashFs::new();
+    let site = Site::on(Path::new("/disk"), Arc::new(fs.clone()), false, 64 << 20);
+    let copy = site.primary(id(1), OpenMode::Create, 1).await;
+    for number in 0..20 {
+        write(
+            &copy,
+            op(
+                WriteKind::Index,
+                &format!("d{number}"),
+                &format!(r#"{{"n":{number}}}"#),
+            ),
+        )
+        .await
+        .unwrap();
+    }
+    fs.set_faults(Faults {
+        capacity: Some(0),
+        ..Faults::default()
+    });
+    assert!(copy.refresh().await.is_err());
+    assert!(matches!(copy.role(), Role::Failed(_)), "{:?}", copy.role());
+    assert!(copy.flush().await.is_err(), "it stays failed");
+    copy.abandon().await;
+    drop(copy);
+    fs.set_faults(Faults::default());
+    let copy = site.primary(id(1), OpenMode::Existing, 2).await;
+    assert_eq!(copy.refresh().await.unwrap(), Some(19));
+    assert_eq!(copy.count(all(), 0).await.unwrap(), 20);
+    copy.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_copy_answers_everyone_who_waits() {
+    let dir = TempDir::new().unwrap();
+    let site = Site::new(dir.path());
+    let copy = site.open(id(1), OpenMode::Create).await;
+    activate(&copy, 1, &[id(1), id(2)]).await;
+    let waiting = {
+        let copy = Arc::clone(&copy);
+        tokio::spawn(async move { write(&copy, op(WriteKind::Index, "a", "{}")).await })
+    };
+    eventually("the write is logged", async || copy.log_state().last == Some(0)).await;
+    copy.close().await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(WriteError::Unknown(_))));
+    assert!(copy.refresh().await.is_err() && copy.flush().await.is_err());
+    assert!(matches!(
+        write(&copy, op(WriteKind::Index, "b", "{}")).await,
+        Err(WriteError::NotPrimary(_))
+    ));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Index(u8, u8),
@@ -319,6 +398,8 @@ enum Step {
     Flush,
     Reopen,
     Crash,
+    /// The machine loses its power; what was not synced is lost but for what the number lets survive.
+    Power(u64),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -332,6 +413,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Flush),
         1 => Just(Step::Reopen),
         1 => Just(Step::Crash),
+        1 => any::<u64>().prop_map(Step::Power),
     ]
 }
 
@@ -339,8 +421,8 @@ fn step() -> impl Strategy<Value = Step> {
 type Model = BTreeMap<u8, (u8, Option<u8>, u64, u64)>;
 
 async fn run(steps: Vec<Step>) {
-    let dir = TempDir::new().unwrap();
-    let site = Site::new(dir.path());
+    let fs = CrashFs::new();
+    let site = Site::on(Path::new("/disk"), Arc::new(fs.clone()), false, 64 << 20);
     let mut term = 1;
     let mut copy = site.primary(id(1), OpenMode::Create, term).await;
     let mut model = Model::new();
@@ -421,11 +503,15 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Refresh => drop(copy.refresh().await.unwrap()),
             Step::Flush => drop(copy.flush().await.unwrap()),
-            Step::Reopen | Step::Crash => {
+            Step::Reopen | Step::Crash | Step::Power(_) => {
                 if matches!(step, Step::Reopen) {
                     copy.close().await.unwrap();
                 } else {
                     copy.abandon().await;
+                }
+                drop(copy);
+                if let Step::Power(seed) = step {
+                    fs.crash(seed);
                 }
                 term += 1;
                 copy = site.primary(id(1), OpenMode::Existing, term).await;
@@ -460,7 +546,8 @@ async fn run(steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// `AckedIsDurable` against the end of the process, and OpenSearch's answers, whatever happens between two writes.
+    /// `AckedIsDurable` against the end of the process and of the machine, and OpenSearch's answers, whatever happens between two
+    /// writes.
     #[test]
     fn a_primary_answers_as_a_map_would(steps in proptest::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

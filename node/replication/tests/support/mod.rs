@@ -132,11 +132,18 @@ impl Cluster {
             .enumerate()
             .map(|(number, dir)| Some(Process::start(number, dir, &meta)))
             .collect();
-        let mut members: Vec<Member> =
-            processes.iter().flatten().map(|process| process.member.clone()).collect();
+        let mut members: Vec<Member> = processes
+            .iter()
+            .flatten()
+            .map(|process| process.member.clone())
+            .collect();
         if members.len() == 2 {
             // A cluster has an odd number of members.
-            members.push(Member { alive: false, boot_id: None, ..member(2, "127.0.0.1:1", Uuid::nil()) });
+            members.push(Member {
+                alive: false,
+                boot_id: None,
+                ..member(2, "127.0.0.1:1", Uuid::nil())
+            });
         }
         meta.apply(Change::Form {
             cluster_uuid: CLUSTER,

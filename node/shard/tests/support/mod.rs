@@ -1,4 +1,5 @@
 //! A copy without a cluster: an index of one shard, and a mapping that grows in memory.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use futures::future::BoxFuture;
 use segmentry_mapping::Mapping;
@@ -23,6 +24,10 @@ use uuid::Uuid;
 pub struct MemoryMapping(Mutex<Arc<Mapping>>);
 
 impl MemoryMapping {
+    pub fn set(&self, mapping: Mapping) {
+        *self.0.lock().unwrap() = Arc::new(mapping);
+    }
+
     pub fn now(&self) -> Arc<Mapping> {
         Arc::clone(&self.0.lock().unwrap())
     }
@@ -60,13 +65,15 @@ pub fn cpu() -> Arc<rayon::ThreadPool> {
 
 impl Site {
     pub fn new(root: &Path) -> Self {
-        Self::on(root, Arc::new(RealFs), Arc::default(), 64 << 20)
+        Self::on(root, Arc::new(RealFs), true, 64 << 20)
     }
 
-    pub fn on(root: &Path, fs: Arc<dyn Vfs>, mapping: Arc<MemoryMapping>, budget: u64) -> Self {
+    /// `map_files`: for the kernel's file system only.
+    pub fn on(root: &Path, fs: Arc<dyn Vfs>, map_files: bool, budget: u64) -> Self {
+        let mapping: Arc<MemoryMapping> = Arc::default();
         let node = NodeResources::new(
             fs,
-            true,
+            map_files,
             Handle::current(),
             cpu(),
             Budget::new(budget),
