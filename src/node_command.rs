@@ -18,13 +18,23 @@ pub struct NodeArgs {
     #[arg(long, env = "SEGMENTRY_DATA", value_name = "DIR")]
     data: PathBuf,
     /// Where REST listens
-    #[arg(long, env = "SEGMENTRY_REST", value_name = "IP:PORT", default_value = "127.0.0.1:9200")]
+    #[arg(
+        long,
+        env = "SEGMENTRY_REST",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:9200"
+    )]
     rest: SocketAddr,
     /// REST address that clients are told; where REST listens if not given
     #[arg(long, env = "SEGMENTRY_REST_ADVERTISE", value_name = "HOST:PORT")]
     rest_advertise: Option<String>,
     /// Where the internal port listens
-    #[arg(long, env = "SEGMENTRY_TRANSPORT", value_name = "IP:PORT", default_value = "127.0.0.1:9300")]
+    #[arg(
+        long,
+        env = "SEGMENTRY_TRANSPORT",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:9300"
+    )]
     transport: SocketAddr,
     /// Address of the internal port that other nodes are told; where it listens if not given
     #[arg(long, env = "SEGMENTRY_ADVERTISE", value_name = "HOST:PORT")]
@@ -36,7 +46,12 @@ pub struct NodeArgs {
     #[arg(long, env = "SEGMENTRY_DISK_ID", value_name = "ID")]
     disk_id: Option<String>,
     /// Name of the cluster that the node is meant for: answered by REST until the node belongs to one
-    #[arg(long, env = "SEGMENTRY_CLUSTER_NAME", value_name = "NAME", default_value = "segmentry")]
+    #[arg(
+        long,
+        env = "SEGMENTRY_CLUSTER_NAME",
+        value_name = "NAME",
+        default_value = "segmentry"
+    )]
     cluster_name: String,
     /// Bound of the bodies of writes in flight, bytes; a tenth of the memory if not given
     #[arg(long, env = "SEGMENTRY_INDEXING_BUDGET_BYTES", value_name = "BYTES")]

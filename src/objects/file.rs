@@ -10,12 +10,12 @@ mod transition;
 
 use super::{Claim, Objects, ObjectsError, Work};
 use crate::{
-    api::{Index, IndexCluster, labels, valid::Key},
+    api::{Index, IndexCluster, conditions, labels, status::Health, valid::Key},
     plan::Note,
 };
 use futures::{StreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use kube::{Resource, ResourceExt as _};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -177,6 +177,7 @@ impl FileObjects {
         let objects = Self(Arc::new(inner));
         objects.write(|state| {
             state.epoch += 1;
+            unobserve(state);
             Ok(())
         })?;
         Ok(objects)
@@ -296,6 +297,44 @@ impl FileObjects {
             state.version = version;
             Ok(answer)
         })
+    }
+}
+
+/// What an earlier run observed is no observation of this one: nothing is shown as Ready before it was looked at.
+fn unobserve(state: &mut State) {
+    let forget = |conditions: &mut Vec<Condition>, health: &mut Option<Health>| {
+        for ready in conditions
+            .iter_mut()
+            .filter(|condition| condition.type_ == conditions::READY)
+        {
+            conditions::Truth::Unknown.as_str().clone_into(&mut ready.status);
+            conditions::reason::UNKNOWN.clone_into(&mut ready.reason);
+            "not observed since this start".clone_into(&mut ready.message);
+            ready.last_transition_time = Time(Timestamp::now());
+        }
+        *health = Some(Health::Unknown);
+    };
+    let State {
+        version,
+        clusters,
+        indices,
+        ..
+    } = state;
+    let mut next = || {
+        *version += 1;
+        Some(version.to_string())
+    };
+    for cluster in clusters {
+        if let Some(status) = &mut cluster.status {
+            forget(&mut status.conditions, &mut status.health);
+            cluster.metadata.resource_version = next();
+        }
+    }
+    for index in indices {
+        if let Some(status) = &mut index.status {
+            forget(&mut status.conditions, &mut status.health);
+            index.metadata.resource_version = next();
+        }
     }
 }
 

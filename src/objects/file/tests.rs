@@ -57,7 +57,10 @@ async fn uid_generation_and_status_outlive_the_process_and_the_epoch_rises() {
     );
     let mut index = first.index().await;
     assert_eq!(index.metadata.generation, Some(1));
-    index.status.get_or_insert_default().index_uuid = Some("u".to_owned());
+    let ready = conditions::Verdict::new(conditions::READY, true, conditions::reason::AS_DECLARED, "");
+    let status = index.status.get_or_insert_default();
+    status.index_uuid = Some("u".to_owned());
+    status.conditions = conditions::merge(&[], &conditions::INDEX_TYPES, &[ready], 1, Timestamp::now());
     first.objects.write_index_status(&index).await.unwrap();
     let (epoch, Bed { folder, objects, .. }) = (first.objects.epoch(), first);
     drop(objects);
@@ -68,7 +71,16 @@ async fn uid_generation_and_status_outlive_the_process_and_the_epoch_rises() {
     let again = second.index().await;
     assert_eq!(again.uid(), index.uid());
     assert_eq!(again.metadata.generation, Some(1));
-    assert_eq!(again.status.unwrap().index_uuid.as_deref(), Some("u"));
+    let status = again.status.unwrap();
+    assert_eq!(status.index_uuid.as_deref(), Some("u"));
+    // what the first process saw is not what this one saw
+    assert_eq!(
+        (
+            status.conditions[0].type_.as_str(),
+            status.conditions[0].status.as_str()
+        ),
+        ("Ready", "Unknown")
+    );
 }
 
 #[tokio::test]
