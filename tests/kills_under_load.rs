@@ -106,7 +106,7 @@ async fn a_clean_restart_of_all_recopies_nothing_with_document_replication() {
     let writers = Writers::start(&cluster, "clean", 4, 50);
     writers.flow(2000, GREEN_WITHIN).await;
     let ids = writers.finish().await;
-    let before = allocations(&cluster).await;
+    let before = allocations(&cluster);
     for n in 0..3 {
         cluster.stop(n).await;
     }
@@ -116,10 +116,10 @@ async fn a_clean_restart_of_all_recopies_nothing_with_document_replication() {
     cluster.wait_health("green", GREEN_WITHIN).await;
     assert_all_there(&cluster, 2, "clean", &ids).await;
     // a recopied copy would have a new allocation, and so a new folder
-    assert_eq!(allocations(&cluster).await, before);
+    assert_eq!(allocations(&cluster), before);
 }
 
-async fn allocations(cluster: &Cluster) -> Vec<String> {
+fn allocations(cluster: &Cluster) -> Vec<String> {
     let mut folders = Vec::new();
     for node in &cluster.nodes {
         for index in std::fs::read_dir(node.data.join("indices")).unwrap() {

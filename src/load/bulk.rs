@@ -217,7 +217,10 @@ mod tests {
 
     /// A server that answers from a script and keeps what it was sent.
     #[derive(Clone)]
-    struct Script(Arc<Mutex<(Vec<(u16, String)>, Vec<String>)>>);
+    struct Script(Arc<Mutex<Conversation>>);
+
+    /// Answers to give, last first, and bodies that were sent.
+    type Conversation = (Vec<(u16, String)>, Vec<String>);
 
     async fn serve(answers: &[(u16, &str)]) -> (Endpoint, Script) {
         let answers = answers

@@ -35,24 +35,26 @@ impl Writers {
                 let (stop, acknowledged, sent, urls) =
                     (stop.clone(), acknowledged.clone(), sent.clone(), urls.clone());
                 tokio::spawn(async move {
-                    let http = reqwest::Client::builder().timeout(Duration::from_secs(70)).build().unwrap();
+                    let http = reqwest::Client::builder()
+                        .timeout(Duration::from_secs(70))
+                        .build()
+                        .unwrap();
                     let mut round = 0usize;
                     while !stop.load(Ordering::Relaxed) {
                         let ids: Vec<String> =
                             (0..documents).map(|d| format!("w{writer}-{round}-{d}")).collect();
-                        let body: String = ids
-                            .iter()
-                            .map(|id| {
-                                format!(
-                                    "{}\n{}\n",
-                                    json!({"create": {"_id": id}}),
-                                    json!({"id": id, "writer": writer, "round": round, "text": format!("text of {id}")})
-                                )
-                            })
-                            .collect();
+                        let body = ids.iter().fold(String::new(), |body, id| {
+                            let action = json!({"create": {"_id": id}});
+                            let text = format!("text of {id}");
+                            let document = json!({"id": id, "writer": writer, "round": round, "text": text});
+                            body + &format!("{action}\n{document}\n")
+                        });
                         sent.fetch_add(ids.len() as u64, Ordering::Relaxed);
                         let url = &urls[(writer + round) % urls.len()];
-                        let call = http.post(url).header("content-type", "application/x-ndjson").body(body);
+                        let call = http
+                            .post(url)
+                            .header("content-type", "application/x-ndjson")
+                            .body(body);
                         let answer = match call.send().await {
                             Ok(answer) if answer.status().is_success() => answer.json::<Value>().await.ok(),
                             _ => None,
