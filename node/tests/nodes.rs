@@ -199,6 +199,14 @@ async fn a_node_waits_to_be_initialised_then_serves_and_keeps_its_data_over_a_re
 
     let node = Node::start(second).await.unwrap();
     http.ready(&node).await;
+    // Ready says that the copies are open; their activation follows.
+    http.ok(
+        &node,
+        "GET",
+        "/_cluster/health?wait_for_status=green&timeout=30s",
+        "",
+    )
+    .await;
     let status = http.status(&node).await;
     assert!(
         status.boot_id != boot && status.formed && !status.empty && status.opened,
