@@ -21,7 +21,7 @@ use tempfile::TempDir;
 fn all() -> Query {
     parse_search(
         &serde_json::json!({"query": {"match_all": {}}}),
-        &Default::default(),
+        &std::collections::BTreeMap::default(),
         0,
     )
     .unwrap()
@@ -467,7 +467,7 @@ async fn run(steps: Vec<Step>) {
                 .await;
                 match (done, model.get_mut(&doc)) {
                     (Ok(done), Some(known)) if known.1 == Some(n) => {
-                        assert_eq!((done.outcome, done.seq_no), (Outcome::Noop, known.2))
+                        assert_eq!((done.outcome, done.seq_no), (Outcome::Noop, known.2));
                     }
                     (Ok(done), Some(known)) => {
                         assert_eq!(done.outcome, Outcome::Updated);
