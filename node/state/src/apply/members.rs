@@ -62,6 +62,11 @@ impl ClusterState {
         }
         let id = node.id;
         let new_process = recorded.boot_id != Some(boot_id);
+        // A node in Kubernetes does not know its volume claim: what the operator said of it at initialisation or replacement stays, for by it
+        // an emptied disk is told from a new one.
+        if node.disk_id.is_none() {
+            node.disk_id.clone_from(&recorded.disk_id);
+        }
         node.alive = true;
         self.nodes.insert(id, node);
         if new_process {

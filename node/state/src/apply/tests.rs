@@ -204,6 +204,20 @@ fn only_members_join_and_a_new_process_ends_its_activations() {
 }
 
 #[test]
+fn a_node_that_does_not_know_its_volume_keeps_the_recorded_one() {
+    let mut state = ClusterState::default();
+    let with_volume = |n: u64| Node {
+        disk_id: Some(format!("pvc-{n}")),
+        ..node(n)
+    };
+    state
+        .apply(form(9, vec![with_volume(1), with_volume(2), with_volume(3)]))
+        .unwrap();
+    state.apply(joined(1, 1)).unwrap();
+    assert_eq!(state.nodes[&NodeId(1)].disk_id.as_deref(), Some("pvc-1"));
+}
+
+#[test]
 fn a_loss_names_the_process_that_is_lost() {
     let mut state = running();
     refused(
