@@ -73,7 +73,7 @@ fn assert_refused(bed: &Bed, scope: &Scope, cases: Vec<(Value, &str)>) {
         match apply(bed, scope, &object, true) {
             Ok(_) => wrong.push(format!("accepted: {}", object["spec"])),
             Err(refusal) if refusal.contains(expected) => {
-                println!("refused: {}", refusal.trim().replace('\n', " "))
+                println!("refused: {}", refusal.trim().replace('\n', " "));
             }
             Err(refusal) => wrong.push(format!("refused without {expected:?}: {}", refusal.trim())),
         }
@@ -86,7 +86,6 @@ async fn the_examples_are_accepted() {
     let (bed, scope) = definitions("accepted").await;
     apply(bed, &scope, &cluster(), false).unwrap();
     apply(bed, &scope, &index(), false).unwrap();
-    let other = bed.namespace("examples").await.unwrap();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart.yaml");
     let args = [
         "apply",
