@@ -7,7 +7,7 @@
 //!                               └─ replica: Recovery (files, once), Segments (SEGMENT: checkpoints) ◀──/files── primary
 //! ```
 //!
-//! - [`applier`] makes this node's copies what the cluster state says; [`folders`] is what lies on the disk;
+//! - [`applier`] and its [`keeper`]s make this node's copies what the cluster state says; [`folders`] is what lies on the disk;
 //! - [`stream`] continues the log of one copy; [`primary`] owns the streams of one primary;
 //! - [`recovery`] builds a copy from the primary's files; [`segments`] follows its checkpoints (SEGMENT); [`source`] is the primary's
 //!   side of both;
@@ -19,6 +19,7 @@
 mod access;
 mod applier;
 mod folders;
+mod keeper;
 mod primary;
 mod protocol;
 mod recovery;

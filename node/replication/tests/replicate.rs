@@ -408,6 +408,66 @@ async fn a_copy_joins_while_writes_go_on_and_misses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_primary_whose_disk_fails_gives_way_and_its_acknowledged_writes_stay() {
+    for kind in BOTH {
+        let cluster = Cluster::start(2);
+        cluster.create(kind, 1).await;
+        fill(&cluster, 0, 0..20).await;
+        cluster.process(0).disk.fail_syncs(true);
+        let outcome = cluster.write(0, "x", "{}", Refresh::No).await;
+        assert!(matches!(outcome, Err(WriteError::Unknown(_))), "{outcome:?}");
+        eventually("the failure is reported", async || {
+            cluster.shard().active.is_none()
+        })
+        .await;
+        assert_eq!(
+            cluster.shard().in_sync,
+            [id(2)].into(),
+            "a copy that can take over is worth more"
+        );
+        cluster.activate(1, id(2)).await;
+        assert_documents(&cluster, 1, 20).await;
+        fill(&cluster, 1, 20..25).await;
+        assert_documents(&cluster, 1, 25).await;
+        cluster.process(0).disk.fail_syncs(false);
+        cluster.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_disk_fails_is_reported_and_a_write_goes_on_without_it() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..5).await;
+    cluster.process(1).disk.fail_syncs(true);
+    let (name, source) = doc(5);
+    let writing = cluster.write(0, &name, &source, Refresh::No);
+    let reporting = async {
+        let broken = async || {
+            cluster
+                .shard()
+                .copy(id(2))
+                .is_none_or(|copy| copy.broken.is_some())
+        };
+        eventually("the broken copy is reported", broken).await;
+        // As the manager does with broken copies.
+        let term = cluster.shard().term;
+        let change = Change::FailCopy {
+            shard: SHARD,
+            term,
+            allocation: id(2),
+            reason: "broken".to_owned(),
+        };
+        cluster.meta.apply(change).unwrap();
+    };
+    let (written, ()) = tokio::join!(writing, reporting);
+    written.unwrap();
+    assert_documents(&cluster, 0, 6).await;
+    cluster.process(1).disk.fail_syncs(false);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(3);
     cluster.create(ReplicationType::Document, 2).await;
@@ -422,6 +482,64 @@ async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     assert_documents(&cluster, 2, 60).await;
     fill(&cluster, 2, 60..70).await;
     assert_documents(&cluster, 2, 70).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them() {
+    let mut cluster = Cluster::start(2);
+    cluster
+        .create_with(IndexSettings {
+            durability: Durability::Async,
+            sync_interval_ms: 3_600_000,
+            number_of_replicas: 1,
+            ..IndexSettings::default()
+        })
+        .await;
+    fill(&cluster, 0, 0..50).await;
+    let dir = cluster.copy(0).dir().to_owned();
+    for node in 0..2 {
+        cluster.kill(node).await;
+    }
+    // The machine of node 0 started anew: what the kernel had is gone.
+    let record = std::fs::read_to_string(dir.join("copy.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    record["kernel_boot_id"] = "another".into();
+    std::fs::write(dir.join("copy.json"), record.to_string()).unwrap();
+    let mut logs: Vec<_> = std::fs::read_dir(dir.join("translog"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "tlog"));
+    logs.sort();
+    let log = std::fs::OpenOptions::new()
+        .write(true)
+        .open(logs.last().unwrap())
+        .unwrap();
+    let length = log.metadata().unwrap().len();
+    log.set_len(length * 2 / 3).unwrap();
+    for node in 0..2 {
+        cluster.restart(node);
+    }
+    eventually("both are open", async || {
+        (0..2).all(|node| cluster.process(node).replication.copy(SHARD).is_ok())
+    })
+    .await;
+    assert!(
+        cluster.copy(0).log_state().last < Some(49),
+        "the test lost something"
+    );
+    let change = Change::Activate {
+        shard: SHARD,
+        term: cluster.shard().term + 1,
+        allocation: id(1),
+        boot_id: cluster.process(0).member.boot_id.unwrap(),
+    };
+    cluster.meta.apply(change).unwrap();
+    eventually("it gives way", async || cluster.shard().active.is_none()).await;
+    assert_eq!(cluster.shard().in_sync, [id(2)].into(), "AsyncLossBounded");
+    cluster.activate(1, id(2)).await;
+    assert_documents(&cluster, 1, 50).await;
     cluster.end().await;
 }
 

@@ -3,8 +3,8 @@
 use crate::{
     Activation, AppendRefusal, Batch, CopyError, CopyFailure, Outcome, Permit, Role, ShardCopy, WriteError,
     WriteKind, WriteOp, WriteResult,
-    copy::term_of,
-    queue::{Command, Queued},
+    open::term_of,
+    queue::Queued,
     resolve::{Current, check, resolve},
     update::{Updated, apply},
 };
@@ -17,7 +17,7 @@ use tokio::{
     runtime::Handle,
     sync::{mpsc, oneshot},
 };
-use tracing::{info, warn};
+use tracing::info;
 
 /// Bytes that are read from the log at once.
 pub(crate) const LOG_CHUNK: usize = 4 << 20;
@@ -49,8 +49,8 @@ pub(crate) enum Message {
 }
 
 pub(crate) struct Actor {
-    copy: Arc<ShardCopy>,
-    handle: Handle,
+    pub(crate) copy: Arc<ShardCopy>,
+    pub(crate) handle: Handle,
 }
 
 /// Operations of one message, on their way to the log.
@@ -371,160 +371,6 @@ impl Actor {
             }
         }
         copy.follow_checkpoint(copy.log.written());
-        Ok(())
-    }
-
-    // ---- roles ----
-
-    fn know(&self, term: u64) {
-        let before = self.copy.term.fetch_max(term, Ordering::AcqRel);
-        if before < term {
-            self.copy.role.send_if_modified(|role| {
-                let follows = matches!(role, Role::Replica { .. });
-                if follows {
-                    *role = Role::Replica { term };
-                }
-                follows
-            });
-        }
-    }
-
-    fn usable(&self) -> Result<(), CopyError> {
-        match self.copy.role() {
-            Role::Failed(failure) => Err(CopyError::Unusable(failure.to_string())),
-            Role::Closed => Err(CopyError::Unusable("the copy was closed".to_owned())),
-            Role::Recovering => Err(CopyError::Unusable("the copy is being built".to_owned())),
-            Role::Replica { .. } | Role::Primary { .. } | Role::Deposed { .. } => Ok(()),
-        }
-    }
-
-    fn activate(&self, activation: &Activation) -> Result<(), CopyError> {
-        let copy = &self.copy;
-        let term = activation.term;
-        self.usable()?;
-        if copy.role() == (Role::Primary { term }) {
-            return Ok(());
-        }
-        let known = copy.term.load(Ordering::Acquire);
-        let log_term = copy.log.term();
-        if term < known
-            || term < log_term
-            || matches!(copy.role(), Role::Deposed { term: over } if term <= over)
-        {
-            return Err(CopyError::StaleTerm {
-                given: term,
-                known: known.max(log_term),
-            });
-        }
-        let (last, last_term) = *copy.last.borrow();
-        if term > log_term {
-            // Its own log stays whole: what it holds above the global checkpoint goes to the other copies now.
-            if let Err(error) = self.handle.block_on(copy.log.start_term(term, last)) {
-                copy.fail(CopyFailure::Log(error.to_string()));
-                return Err(error.into());
-            }
-        }
-        copy.last.send_replace((last, last_term));
-        copy.term.fetch_max(term, Ordering::AcqRel);
-        self.scan()?;
-        copy.tail.lock().clear();
-        let state = copy.log_state();
-        let first = state.global_checkpoint.map_or(0, |checkpoint| checkpoint + 1);
-        let request = copy.index.load().settings.durability == Durability::Request;
-        let unsynced = last
-            .filter(|last| request && *last >= first)
-            .map(|last| (first, last));
-        copy.tracker
-            .activate(&activation.in_sync, copy.allocation, state.positions, unsynced);
-        copy.queue.command(Command::Activate(term));
-        copy.role.send_if_modified(|role| {
-            let goes_on = !matches!(role, Role::Failed(_) | Role::Closed);
-            if goes_on {
-                *role = Role::Primary { term };
-            }
-            goes_on
-        });
-        self.usable()?;
-        info!(shard = %copy.id, term, ?last, "primary: admits writes");
-        Ok(())
-    }
-
-    /// What no searcher shows goes into the version map.
-    fn scan(&self) -> Result<(), CopyError> {
-        let copy = &self.copy;
-        copy.versions.lock().clear();
-        let mut next = copy.engine.commit_info().max_seq_no.map_or(0, |max| max + 1);
-        let end = copy.last.borrow().0;
-        while Some(next) <= end {
-            let operations = copy.log.read_from(next, LOG_CHUNK)?;
-            let Some(last) = operations.last().map(|operation| operation.seq_no) else {
-                return Err(CopyError::Trimmed(next));
-            };
-            let mut versions = copy.versions.lock();
-            for operation in &operations {
-                versions.put(operation);
-            }
-            next = last + 1;
-        }
-        let bytes = copy.versions.lock().bytes();
-        copy.versions_permit.lock().resize(bytes);
-        Ok(())
-    }
-
-    fn follow(&self, term: u64) -> Result<(), CopyError> {
-        self.usable()?;
-        let known = self.copy.term.load(Ordering::Acquire);
-        match self.copy.role() {
-            Role::Primary { term: own } if own >= term => {
-                return Err(CopyError::StaleTerm {
-                    given: term,
-                    known: own,
-                });
-            }
-            Role::Deposed { .. } if term < known => return Err(CopyError::StaleTerm { given: term, known }),
-            Role::Primary { .. } | Role::Deposed { .. } => self.demote(term),
-            _ => self.know(term),
-        }
-        Ok(())
-    }
-
-    /// No longer primary: writes in flight learn that their outcome is unknown.
-    fn demote(&self, term: u64) {
-        let copy = &self.copy;
-        copy.term.fetch_max(term, Ordering::AcqRel);
-        copy.role.send_if_modified(|role| {
-            let goes_on = !matches!(role, Role::Failed(_) | Role::Closed);
-            if goes_on {
-                *role = Role::Replica { term };
-            }
-            goes_on
-        });
-        copy.tracker.stop();
-        copy.tail.lock().clear();
-        copy.versions.lock().clear();
-        copy.versions_permit.lock().resize(0);
-        copy.announced.lock().0 = copy.tracker.checkpoint();
-        copy.queue.command(Command::Demote(term));
-        info!(shard = %copy.id, term, "follows a new primary");
-    }
-
-    /// The end of a recovery by files: the commit is installed, the log begins behind it.
-    fn begin(&self, term: u64, last: Option<u64>) -> Result<(), CopyError> {
-        let copy = &self.copy;
-        if copy.role() != Role::Recovering {
-            return Err(CopyError::Unusable("the copy is not being built".to_owned()));
-        }
-        let commit = copy.engine.commit_info();
-        if commit.max_seq_no != last {
-            warn!(shard = %copy.id, commit = ?commit.max_seq_no, ?last, "another commit than the one that was installed");
-            return Err(CopyError::Unusable(
-                "the installed commit is not the one that was received".to_owned(),
-            ));
-        }
-        self.handle.block_on(copy.log.start_term(term, last))?;
-        copy.last.send_replace((last, commit.term));
-        copy.term.fetch_max(term, Ordering::AcqRel);
-        copy.tracker.raise(last);
         Ok(())
     }
 }

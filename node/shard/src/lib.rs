@@ -23,21 +23,24 @@
 //! **The queue is a cache, the log is the truth.** What the queue to the indexer does not hold (after opening, after a promotion,
 //! on a replica that fell behind) the indexer reads from the log.
 //!
-//! Files: [`types`] what goes in and out; [`copy`] opening, roles, closing; [`write`] the caller's side of a write; [`actor`],
-//! [`resolve`], [`update`], [`versions`] order and versions; [`tail`], [`follow`] what streams and replicas need; [`tracker`] positions;
-//! [`queue`], [`indexer`] indexing; [`read`] gets and searches; [`report`] numbers; [`budget`] memory; [`record`] `copy.json`.
+//! Files: [`types`] what goes in and out; [`copy`] roles and ends of a copy, [`open`] what lies in its folder; [`write`] the caller's side of a write; [`actor`],
+//! [`resolve`], [`update`], [`versions`] order and versions, [`role`] activation and stepping down; [`tail`], [`follow`] what streams and replicas need; [`tracker`] positions;
+//! [`queue`], [`indexer`], [`feed`] indexing; [`read`] gets and searches; [`report`] numbers; [`budget`] memory; [`record`] `copy.json`.
 
 mod actor;
 mod budget;
 mod copy;
+mod feed;
 mod follow;
 mod indexer;
+mod open;
 mod queue;
 mod read;
 mod record;
 mod report;
 mod resolve;
 mod resources;
+mod role;
 mod tail;
 mod tracker;
 mod types;

@@ -12,7 +12,7 @@ mod support;
 use proptest::prelude::*;
 use segmentry_query::{Query, parse_search};
 use segmentry_settings::Durability;
-use segmentry_shard::{CopyError, CopyFailure, OpenMode, Outcome, Role, WriteError, WriteKind};
+use segmentry_shard::{Activation, CopyError, CopyFailure, OpenMode, Outcome, Role, WriteError, WriteKind};
 use segmentry_vfs::{CrashFs, Faults};
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 use support::{Site, activate, eventually, id, op, soon, source, write};
@@ -359,10 +359,28 @@ async fn an_engine_that_cannot_write_fails_the_copy_and_the_log_keeps_every_writ
     assert!(copy.flush().await.is_err(), "it stays failed");
     copy.abandon().await;
     drop(copy);
+    // It stays full for a while: no document is to blame for that.
+    for term in 2..5 {
+        fs.set_faults(Faults::default());
+        let copy = site.open(id(1), OpenMode::Existing).await;
+        fs.set_faults(Faults {
+            capacity: Some(0),
+            ..Faults::default()
+        });
+        let activated = copy
+            .activate(Activation {
+                term,
+                in_sync: [id(1)].into(),
+            })
+            .await;
+        assert!(activated.is_err() || copy.refresh().await.is_err());
+        copy.abandon().await;
+    }
     fs.set_faults(Faults::default());
-    let copy = site.primary(id(1), OpenMode::Existing, 2).await;
+    let copy = site.primary(id(1), OpenMode::Existing, 9).await;
     assert_eq!(copy.refresh().await.unwrap(), Some(19));
     assert_eq!(copy.count(all(), 0).await.unwrap(), 20);
+    assert_eq!(copy.stats().counters.unindexable_total, 0);
     copy.close().await.unwrap();
 }
 

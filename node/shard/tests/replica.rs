@@ -29,18 +29,18 @@ fn operation(seq_no: u64, term: u64, doc: &str) -> Operation {
     }
 }
 
-fn batch(
-    term: u64,
-    start: Option<Option<u64>>,
-    operations: Vec<Operation>,
-    checkpoint: Option<u64>,
-) -> Batch {
+/// The first batch of a term.
+fn keep(keep_to: Option<u64>) -> TermStart {
+    TermStart { keep_to }
+}
+
+fn batch(term: u64, start: Option<TermStart>, operations: Vec<Operation>, checkpoint: Option<u64>) -> Batch {
     Batch {
         term,
-        start: start.map(|keep_to| TermStart { keep_to }),
+        start,
         previous: match (&operations[..], start) {
             ([first, ..], _) => first.seq_no.checked_sub(1),
-            ([], Some(keep_to)) => keep_to,
+            ([], Some(start)) => start.keep_to,
             ([], None) => None,
         },
         primary_last: operations.last().map(|operation| operation.seq_no),
@@ -53,7 +53,7 @@ fn batch(
 async fn replica(site: &Site) -> Arc<ShardCopy> {
     let copy = site.open(id(1), OpenMode::Create).await;
     let operations = (0..10).map(|n| operation(n, 1, &format!("d{n}"))).collect();
-    copy.append_from_primary(batch(1, Some(None), operations, Some(5)))
+    copy.append_from_primary(batch(1, Some(keep(None)), operations, Some(5)))
         .await
         .unwrap();
     copy
@@ -128,12 +128,17 @@ async fn a_term_start_voids_what_is_above_and_never_below_the_checkpoint() {
     let site = site(&dir);
     let copy = replica(&site).await;
     let refused = copy
-        .append_from_primary(batch(2, Some(Some(3)), Vec::new(), Some(3)))
+        .append_from_primary(batch(2, Some(keep(Some(3))), Vec::new(), Some(3)))
         .await
         .unwrap_err();
     assert!(matches!(refused, AppendRefusal::Diverged(_)), "{refused:?}");
     let state = copy
-        .append_from_primary(batch(2, Some(Some(6)), vec![operation(7, 2, "new")], Some(7)))
+        .append_from_primary(batch(
+            2,
+            Some(keep(Some(6))),
+            vec![operation(7, 2, "new")],
+            Some(7),
+        ))
         .await
         .unwrap();
     assert_eq!((state.last, state.last_term, state.log_term), (Some(7), 2, 2));
@@ -180,7 +185,7 @@ async fn a_primary_steps_down_for_a_batch_of_a_newer_term() {
         matches!(stale, AppendRefusal::Stale { .. }),
         "two primaries of one term: {stale:?}"
     );
-    copy.append_from_primary(batch(2, Some(Some(0)), vec![operation(1, 2, "b")], Some(1)))
+    copy.append_from_primary(batch(2, Some(keep(Some(0))), vec![operation(1, 2, "b")], Some(1)))
         .await
         .unwrap();
     assert_eq!(copy.role(), Role::Replica { term: 2 });
@@ -218,7 +223,7 @@ async fn a_replica_waits_for_the_mapping_that_an_operation_was_parsed_by() {
         source: r#"{"of":1,"tag":"x"}"#.into(),
         ..operation(0, 1, "d0")
     };
-    copy.append_from_primary(batch(1, Some(None), vec![late], Some(0)))
+    copy.append_from_primary(batch(1, Some(keep(None)), vec![late], Some(0)))
         .await
         .unwrap();
     assert_eq!(copy.refresh().await.unwrap(), None, "the field is not known here");

@@ -1,6 +1,9 @@
 //! Several nodes in one process: real ports on loopback, real files, one cluster state in memory. The tests play the manager.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod faulty;
+
+pub use faulty::FaultyFs;
 use segmentry_meta::{MemoryMeta, MetaStore};
 use segmentry_query::{Query, parse_search};
 use segmentry_replication::{
@@ -13,7 +16,6 @@ use segmentry_state::{
     ShardId,
 };
 use segmentry_translog::{Operation, OperationKind};
-use segmentry_vfs::RealFs;
 use segmentry_wire::{Client, ClusterCell, Identity, Server, Token};
 use std::{net::TcpListener, sync::Arc, time::Duration};
 use tempfile::TempDir;
@@ -32,6 +34,7 @@ const CLUSTER: Uuid = Uuid::from_u128(0xC);
 pub struct Process {
     pub replication: Arc<Replication>,
     pub member: Member,
+    pub disk: FaultyFs,
     stop_follow: CancellationToken,
     stop_serve: CancellationToken,
     follow: JoinHandle<()>,
@@ -79,8 +82,9 @@ impl Process {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let client = Client::new(identity.clone(), Handle::current()).unwrap();
+        let disk = FaultyFs::default();
         let replication = Replication::new(
-            Arc::new(RealFs),
+            Arc::new(disk.clone()),
             dir.path().to_owned(),
             Arc::clone(meta) as Arc<dyn MetaStore>,
             client,
@@ -97,6 +101,7 @@ impl Process {
         Self {
             replication,
             member,
+            disk,
             stop_follow,
             stop_serve,
             follow,
@@ -390,7 +395,7 @@ impl Cluster {
 pub fn all() -> Query {
     parse_search(
         &serde_json::json!({"query": {"match_all": {}}}),
-        &Default::default(),
+        &std::collections::BTreeMap::default(),
         0,
     )
     .unwrap()

@@ -1,0 +1,510 @@
+//! The keeper of one shard on this node: a task that looks at each new cluster state, and does one thing after the other for its copy:
+//! open, activate, follow, recover, close.
+//!
+//! | the cluster state says of the copy here | the keeper |
+//! | --- | --- |
+//! | primary, active in this process | opens it (creates it where the shard never acknowledged anything), activates it, streams to the others, proposes `PrimaryStarted`, admits writes |
+//! | in sync | opens it and follows |
+//! | listed, not in sync | opens or creates it, recovers it from the primary |
+//! | not listed | closes it; its folder goes when `folders` allows |
+
+use crate::{
+    applier::Inner,
+    folders,
+    primary::Primary,
+    protocol::{CALL_DEADLINE, STATE, Which, call},
+    recovery,
+    segments::Segments,
+};
+use futures::future::join_all;
+use segmentry_meta::ProposeError;
+use segmentry_settings::ReplicationType;
+use segmentry_shard::{Activation, CopyFailure, LogState, OpenError, OpenMode, Role, ShardConfig, ShardCopy};
+use segmentry_state::{AllocationId, BootId, Change, ClusterState, Index, Shard, ShardId};
+use segmentry_wire::Peer;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+/// Pauses between attempts of a keeper.
+const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
+/// A complete copy that is not in sync yet asks again after this long.
+const READY_AGAIN: Duration = Duration::from_secs(2);
+/// Attempts to open a copy, after which it is reported as broken.
+const OPEN_ATTEMPTS: u32 = 3;
+
+/// Why a keeper looks again.
+enum Look {
+    /// At the next change.
+    Later,
+    /// Also after a pause.
+    Again,
+    /// The index is gone.
+    Gone,
+}
+
+/// See the module.
+pub(crate) struct Keeper {
+    inner: Arc<Inner>,
+    shard: ShardId,
+    copy: Option<Arc<ShardCopy>>,
+    primary: Option<Arc<Primary>>,
+    segments: Option<Segments>,
+    recovery: Option<Recovery>,
+    attempts: u32,
+    /// The copy that was reported as broken.
+    broken: Option<AllocationId>,
+    pause: Duration,
+    recovery_pause: Duration,
+}
+
+/// A recovery that runs, and from whom.
+struct Recovery {
+    task: JoinHandle<Result<(), recovery::RecoveryError>>,
+    /// Cancelled when the task has ended.
+    ended: CancellationToken,
+    from: (u64, Option<BootId>),
+}
+
+impl Keeper {
+    pub fn new(inner: Arc<Inner>, shard: ShardId) -> Self {
+        Self {
+            inner,
+            shard,
+            copy: None,
+            primary: None,
+            segments: None,
+            recovery: None,
+            attempts: 0,
+            broken: None,
+            pause: *AGAIN.start(),
+            recovery_pause: Duration::ZERO,
+        }
+    }
+
+    /// Until `stop`, or the index is gone; the copy is closed then.
+    pub async fn run(mut self, stop: CancellationToken, look: watch::Sender<bool>) {
+        let mut watch = self.inner.meta.watch();
+        loop {
+            let state = Arc::clone(&watch.borrow_and_update());
+            // Never cut short: a copy that is being opened must end up here.
+            let outcome = self.look(&state).await;
+            look.send_replace(true);
+            let again = match outcome {
+                Look::Gone => return,
+                Look::Later => {
+                    self.pause = *AGAIN.start();
+                    None
+                }
+                Look::Again => {
+                    let pause = self.pause;
+                    self.pause = (pause * 2).min(*AGAIN.end());
+                    Some(pause)
+                }
+            };
+            let mut role = self.copy.as_ref().map(|copy| copy.watch_role());
+            let before = role.as_mut().map(|role| role.borrow_and_update().clone());
+            tokio::select! {
+                () = stop.cancelled() => break,
+                changed = watch.changed() => if changed.is_err() { break },
+                () = changed(role.as_mut(), before.as_ref()) => {}
+                () = ended(self.recovery.as_ref()) => {}
+                () = tokio::time::sleep(again.unwrap_or(*AGAIN.end())), if again.is_some() => {}
+            }
+        }
+        self.close(true).await;
+    }
+
+    /// Brings the copy to what the state says.
+    async fn look(&mut self, state: &Arc<ClusterState>) -> Look {
+        let Some(index) = state.index(self.shard.index) else {
+            self.close(false).await;
+            return Look::Gone;
+        };
+        let Some(shard) = index.shard(self.shard.shard) else {
+            return Look::Later;
+        };
+        let Some(listed) = shard.copy_on(self.inner.node) else {
+            self.close(true).await;
+            return Look::Later;
+        };
+        let allocation = listed.allocation;
+        if self
+            .copy
+            .as_ref()
+            .is_some_and(|copy| copy.allocation() != allocation)
+        {
+            self.close(true).await;
+        }
+        if let Some(failure) = self.failed() {
+            return self.after_failure(shard, allocation, &failure).await;
+        }
+        if listed.broken.is_some() || self.broken == Some(allocation) {
+            self.close(true).await;
+            return Look::Later;
+        }
+        if self.copy.is_none()
+            && let Err(look) = self.open(index, shard, allocation).await
+        {
+            return look;
+        }
+        let Some(copy) = self.copy.clone() else {
+            return Look::Again;
+        };
+        copy.apply_index(index);
+        if shard.primary == Some(allocation) && shard.active == Some(self.inner.boot) {
+            self.stop_recovery().await;
+            return self.be_primary(state, shard, &copy).await;
+        }
+        if let Role::Primary { term } = copy.role() {
+            // This activation is over, whoever gets the next one.
+            copy.depose(term);
+        }
+        self.stop_primary().await;
+        if copy.role() == Role::Recovering {
+            return self.recover(state, shard, &copy).await;
+        }
+        // The term of an activation that is not given yet is the next one.
+        if shard.active.is_some()
+            && let Err(error) = copy.follow(shard.term).await
+        {
+            info!(shard = %self.shard, %error, "the copy does not follow yet");
+            return Look::Again;
+        }
+        if copy.index().settings.replication_type == ReplicationType::Segment && self.segments.is_none() {
+            let segments = Segments::start(Arc::clone(&self.inner), Arc::clone(&copy));
+            self.inner.segments.lock().insert(self.shard, segments.door());
+            self.segments = Some(segments);
+        }
+        if shard.is_in_sync(allocation) {
+            self.stop_recovery().await;
+            self.recovery_pause = Duration::ZERO;
+            return Look::Later;
+        }
+        self.recover(state, shard, &copy).await
+    }
+
+    fn failed(&self) -> Option<CopyFailure> {
+        match self.copy.as_ref()?.role() {
+            Role::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Opens or creates the copy.
+    async fn open(
+        &mut self,
+        index: &Arc<Index>,
+        shard: &Shard,
+        allocation: AllocationId,
+    ) -> Result<(), Look> {
+        let in_sync = shard.is_in_sync(allocation);
+        let first = !shard.created && shard.primary == Some(allocation);
+        let fallback = match (in_sync, first) {
+            (_, true) => Some(OpenMode::Create),
+            (false, _) => Some(OpenMode::Recover),
+            (true, false) => None,
+        };
+        let config = || ShardConfig {
+            node: Arc::clone(&self.inner.resources),
+            dir: folders::folder(&self.inner.root, self.shard, allocation),
+            index: Arc::clone(index),
+            shard: self.shard.shard,
+            allocation,
+        };
+        let (existing, other) = (config(), config());
+        let opening =
+            self.inner
+                .data
+                .spawn_blocking(move || match ShardCopy::open(existing, OpenMode::Existing) {
+                    Err(OpenError::NoCopy(_) | OpenError::Incomplete(_)) if fallback.is_some() => {
+                        ShardCopy::open(other, fallback.unwrap_or(OpenMode::Existing))
+                    }
+                    outcome => outcome,
+                });
+        let outcome = match opening.await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                error!(shard = %self.shard, %error, "opening a copy ended abnormally");
+                return Err(Look::Again);
+            }
+        };
+        match outcome {
+            Ok(copy) => {
+                info!(shard = %self.shard, %allocation, index = index.name, state = ?copy.log_state(), "copy opened");
+                self.attempts = 0;
+                self.inner.shards.put(Arc::clone(&copy));
+                self.copy = Some(copy);
+                Ok(())
+            }
+            Err(error) => {
+                self.attempts += 1;
+                warn!(shard = %self.shard, %allocation, attempt = self.attempts, %error, "a copy cannot be opened");
+                if self.attempts < OPEN_ATTEMPTS {
+                    return Err(Look::Again);
+                }
+                Err(self.report_broken(allocation, error.to_string()).await)
+            }
+        }
+    }
+
+    async fn report_broken(&mut self, allocation: AllocationId, reason: String) -> Look {
+        let change = Change::CopyBroken {
+            shard: self.shard,
+            allocation,
+            reason,
+        };
+        match self.inner.meta.propose(change).await {
+            Ok(_) | Err(ProposeError::Refused(_)) => {
+                self.attempts = 0;
+                self.broken = Some(allocation);
+                Look::Later
+            }
+            Err(error) => {
+                warn!(shard = %self.shard, %error, "a broken copy could not be reported");
+                Look::Again
+            }
+        }
+    }
+
+    /// A copy has failed: it is closed. A primary says so; another copy is opened again, or reported where its log failed.
+    async fn after_failure(
+        &mut self,
+        shard: &Shard,
+        allocation: AllocationId,
+        failure: &CopyFailure,
+    ) -> Look {
+        let primary = shard.primary == Some(allocation) && shard.active == Some(self.inner.boot);
+        if primary {
+            let change = Change::PrimaryFailed {
+                shard: self.shard,
+                term: shard.term,
+                reason: failure.to_string(),
+            };
+            match self.inner.meta.propose(change).await {
+                Ok(_) | Err(ProposeError::Refused(_)) => {}
+                Err(error) => {
+                    warn!(shard = %self.shard, %error, "the failure of a primary could not be reported");
+                    return Look::Again;
+                }
+            }
+            self.close(false).await;
+            return Look::Again;
+        }
+        self.close(false).await;
+        self.attempts += 1;
+        if matches!(failure, CopyFailure::Log(_)) || self.attempts > OPEN_ATTEMPTS {
+            return self.report_broken(allocation, failure.to_string()).await;
+        }
+        Look::Again
+    }
+
+    // ---- primary ----
+
+    async fn be_primary(&mut self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> Look {
+        let term = shard.term;
+        if self
+            .primary
+            .as_ref()
+            .is_some_and(|primary| primary.term() != term)
+        {
+            self.stop_primary().await;
+        }
+        if copy.role() != (Role::Primary { term }) {
+            if copy.log_state().suspect && !self.holds_most(state, shard, copy).await {
+                let reason = "the machine started anew with unsynced asynchronous writes, another in-sync copy holds more";
+                let change = Change::PrimaryFailed {
+                    shard: self.shard,
+                    term,
+                    reason: reason.to_owned(),
+                };
+                if let Err(error) = self.inner.meta.propose(change).await {
+                    warn!(shard = %self.shard, %error, "a copy that may have lost writes could not step back");
+                }
+                return Look::Again;
+            }
+            self.stop_segments().await;
+            let activation = Activation {
+                term,
+                in_sync: shard.in_sync.clone(),
+            };
+            if let Err(error) = copy.activate(activation).await {
+                warn!(shard = %self.shard, term, %error, "a primary could not be activated");
+                return Look::Again;
+            }
+        }
+        if let Some(primary) = &self.primary {
+            primary.follow(state);
+        } else {
+            let primary = Primary::start(Arc::clone(&self.inner), Arc::clone(copy), term, state);
+            self.inner
+                .primaries
+                .lock()
+                .insert(self.shard, Arc::clone(&primary));
+            self.primary = Some(primary);
+        }
+        if !shard.started {
+            let change = Change::PrimaryStarted {
+                shard: self.shard,
+                term,
+                boot_id: self.inner.boot,
+            };
+            match self.inner.meta.propose(change).await {
+                Ok(_) => {}
+                Err(ProposeError::Refused(refusal)) => {
+                    info!(shard = %self.shard, term, %refusal, "an activation is over before it began");
+                    return Look::Later;
+                }
+                Err(error) => {
+                    warn!(shard = %self.shard, term, %error, "a started primary could not be reported");
+                    return Look::Again;
+                }
+            }
+        }
+        copy.admit(term);
+        Look::Later
+    }
+
+    /// `AsyncLossBounded`: asks the other in-sync copies whether they hold more than this one, which may have lost its last asynchronous
+    /// writes. A copy that does not answer does not count.
+    async fn holds_most(&self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> bool {
+        let own = copy.log_state();
+        let asked = shard
+            .in_sync_copies()
+            .filter(|other| other.allocation != copy.allocation() && state.is_alive(other.node))
+            .filter_map(|other| Some((other.allocation, Peer::process(state.node(other.node)?))))
+            .map(|(allocation, peer)| async move {
+                let which = Which { shard: self.shard, allocation };
+                let answer: Result<Option<LogState>, _> =
+                    call(&self.inner.client, &peer, STATE, &which, CALL_DEADLINE).await;
+                match answer {
+                    Ok(state) => state,
+                    Err(error) => {
+                        warn!(shard = %self.shard, %allocation, %error, "an in-sync copy was not asked what it holds");
+                        None
+                    }
+                }
+            });
+        let others: Vec<LogState> = join_all(asked).await.into_iter().flatten().collect();
+        let most = others.iter().map(|other| (other.last_term, other.last)).max();
+        let holds = most <= Some((own.last_term, own.last));
+        if holds {
+            warn!(shard = %self.shard, last = ?own.last, asked = others.len(), "asynchronous writes after this operation may be lost: the machine started anew before they were synced");
+        }
+        holds
+    }
+
+    // ---- recovery ----
+
+    async fn recover(&mut self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> Look {
+        let Some(node) = state.primary_node(self.shard).filter(|_| shard.started) else {
+            self.stop_recovery().await;
+            return Look::Later;
+        };
+        let from = (shard.term, node.boot_id);
+        if let Some(running) = self.recovery.take_if(|running| running.ended.is_cancelled()) {
+            match running.task.await {
+                // The primary has it. It is asked again, should the copy not come to be in sync.
+                Ok(Ok(())) => self.recovery_pause = self.recovery_pause.max(READY_AGAIN),
+                Ok(Err(error)) => {
+                    warn!(shard = %self.shard, allocation = %copy.allocation(), %error, "a recovery failed, it is tried again");
+                    self.recovery_pause = (self.recovery_pause * 2).clamp(*AGAIN.start(), *AGAIN.end());
+                }
+                Err(error) => {
+                    error!(shard = %self.shard, %error, "a recovery ended abnormally");
+                    self.recovery_pause = *AGAIN.end();
+                }
+            }
+        }
+        match &self.recovery {
+            Some(running) if running.from == from => {}
+            Some(_) => {
+                self.stop_recovery().await;
+                self.start_recovery(copy, node, from, Duration::ZERO);
+            }
+            None => self.start_recovery(copy, node, from, self.recovery_pause),
+        }
+        Look::Later
+    }
+
+    fn start_recovery(
+        &mut self,
+        copy: &Arc<ShardCopy>,
+        node: &segmentry_state::Node,
+        from: (u64, Option<BootId>),
+        pause: Duration,
+    ) {
+        let (inner, copy, peer) = (Arc::clone(&self.inner), Arc::clone(copy), Peer::process(node));
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        let task = self.inner.data.spawn(async move {
+            let _guard = guard;
+            tokio::time::sleep(pause).await;
+            recovery::recover(&inner, &copy, &peer, from.0).await
+        });
+        self.recovery = Some(Recovery { task, ended, from });
+    }
+
+    async fn stop_recovery(&mut self) {
+        if let Some(running) = self.recovery.take() {
+            running.task.abort();
+            if let Err(error) = running.task.await
+                && !error.is_cancelled()
+            {
+                error!(shard = %self.shard, %error, "a recovery ended abnormally");
+            }
+        }
+    }
+
+    // ---- ends ----
+
+    async fn stop_primary(&mut self) {
+        if let Some(primary) = self.primary.take() {
+            self.inner.primaries.lock().remove(&self.shard);
+            self.inner.source.release(self.shard);
+            primary.stop().await;
+        }
+    }
+
+    async fn stop_segments(&mut self) {
+        self.inner.segments.lock().remove(&self.shard);
+        if let Some(segments) = self.segments.take() {
+            segments.stop().await;
+        }
+    }
+
+    async fn close(&mut self, flush: bool) {
+        self.stop_recovery().await;
+        self.stop_primary().await;
+        self.stop_segments().await;
+        let Some(copy) = self.copy.take() else { return };
+        self.inner.shards.take(self.shard);
+        if flush {
+            if let Err(error) = copy.close().await {
+                warn!(shard = %self.shard, %error, "a copy did not end cleanly");
+            }
+        } else {
+            copy.abandon().await;
+        }
+    }
+}
+
+/// Until the role is another one; forever without a copy.
+async fn changed(role: Option<&mut watch::Receiver<Role>>, before: Option<&Role>) {
+    match (role, before) {
+        (Some(role), Some(before)) => {
+            // An error means that the copy is gone: the keeper looks.
+            let _ = role.wait_for(|role| role != before).await;
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+/// Until the recovery has ended; forever without one.
+async fn ended(recovery: Option<&Recovery>) {
+    match recovery {
+        Some(recovery) => recovery.ended.cancelled().await,
+        None => std::future::pending().await,
+    }
+}

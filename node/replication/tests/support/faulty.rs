@@ -1,0 +1,111 @@
+//! The real file system, whose syncs can be made to fail.
+
+use segmentry_vfs::{RealFs, Vfs, VfsFile};
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
+
+#[derive(Clone, Default)]
+pub struct FaultyFs {
+    fail: Arc<AtomicBool>,
+}
+
+struct FaultyFile {
+    inner: Box<dyn VfsFile>,
+    fail: Arc<AtomicBool>,
+}
+
+fn check(fail: &AtomicBool) -> io::Result<()> {
+    if fail.load(Ordering::SeqCst) {
+        Err(io::Error::other("injected: the disk fails"))
+    } else {
+        Ok(())
+    }
+}
+
+impl FaultyFs {
+    pub fn fail_syncs(&self, fail: bool) {
+        self.fail.store(fail, Ordering::SeqCst);
+    }
+
+    fn file(&self, inner: Box<dyn VfsFile>) -> Box<dyn VfsFile> {
+        Box::new(FaultyFile {
+            inner,
+            fail: Arc::clone(&self.fail),
+        })
+    }
+}
+
+impl VfsFile for FaultyFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.inner.append(bytes)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.inner.write_at(bytes, offset)
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buffer, offset)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+    fn sync(&self) -> io::Result<()> {
+        check(&self.fail)?;
+        self.inner.sync()
+    }
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}
+
+impl Vfs for FaultyFs {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
+        RealFs.create(path).map(|file| self.file(file))
+    }
+    fn open(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
+        RealFs.open(path).map(|file| self.file(file))
+    }
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        RealFs.read(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        RealFs.list(dir)
+    }
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        RealFs.exists(path)
+    }
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        RealFs.len(path)
+    }
+    fn modified(&self, path: &Path) -> io::Result<SystemTime> {
+        RealFs.modified(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealFs.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealFs.remove(path)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealFs.hard_link(from, to)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        RealFs.create_dir_all(dir)
+    }
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        RealFs.remove_dir_all(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        check(&self.fail)?;
+        RealFs.sync_dir(dir)
+    }
+}
