@@ -210,9 +210,12 @@ fn a_node_that_does_not_know_its_volume_keeps_the_recorded_one() {
         disk_id: Some(format!("pvc-{n}")),
         ..node(n)
     };
-    state
-        .apply(form(9, vec![with_volume(1), with_volume(2), with_volume(3)]))
-        .unwrap();
+    let form = Change::Form {
+        cluster_uuid: id(9),
+        cluster_name: "c".into(),
+        members: vec![with_volume(1), with_volume(2), with_volume(3)],
+    };
+    state.apply(form).unwrap();
     state.apply(joined(1, 1)).unwrap();
     assert_eq!(state.nodes[&NodeId(1)].disk_id.as_deref(), Some("pvc-1"));
 }
