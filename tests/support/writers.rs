@@ -149,7 +149,16 @@ pub async fn missing(
 
 /// Every acknowledged id is found, on the primaries and on the replicas.
 pub async fn assert_all_there(cluster: &Cluster, n: usize, index: &str, ids: &BTreeSet<String>) {
-    cluster.call(n, "POST", &format!("/{index}/_refresh"), None).await;
+    super::wait_for("a refresh of every copy", Duration::from_secs(30), || async {
+        let answer = cluster.call(n, "POST", &format!("/{index}/_refresh"), None).await;
+        let shards = &answer["_shards"];
+        if shards["failed"] == 0 && shards["successful"] == shards["total"] {
+            Ok(())
+        } else {
+            Err(answer.to_string())
+        }
+    })
+    .await;
     for preference in ["_primary", "_replica"] {
         let gone = missing(cluster, n, index, ids, Some(preference)).await;
         let some: Vec<&String> = gone.iter().take(5).collect();

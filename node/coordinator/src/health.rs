@@ -6,6 +6,9 @@ use segmentry_state::{ClusterState, CopyState, Index};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
+/// How long a plain question for health waits for a quorum.
+const QUORUM: Duration = Duration::from_secs(5);
+
 /// Counts of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CopyCounts {
@@ -207,6 +210,32 @@ impl Coordinator {
         }
     }
 
+    /// Health by a linearizable read: a node that has just started knows an old state, in which everything may be well.
+    /// Without a quorum it is red, and no leader is named.
+    pub async fn fresh_health(
+        &self,
+        expression: Option<&str>,
+        options: crate::NameOptions,
+    ) -> Result<ClusterHealth, ApiError> {
+        let read = tokio::time::timeout(QUORUM, self.inner.meta.read()).await;
+        let fresh = matches!(read, Ok(Ok(_)));
+        let state = match read {
+            Ok(Ok(state)) => state,
+            _ => self.state(),
+        };
+        let indices = crate::names::resolve(&state, expression, options)?;
+        let health = self.health(&state, &indices);
+        Ok(if fresh {
+            health
+        } else {
+            ClusterHealth {
+                status: Health::Red,
+                has_leader: false,
+                ..health
+            }
+        })
+    }
+
     /// Health once `wait` holds, or as it is when `timeout` has passed (`timed_out` then).
     pub async fn wait_health(
         &self,
@@ -233,7 +262,11 @@ impl Coordinator {
                 .iter()
                 .any(|name| state.index_by_name(name).is_none());
             if !missing && wait.holds(&health) {
-                return Ok(health);
+                // What holds in the state that was applied here may be over already.
+                let fresh = self.fresh_health(expression, lenient).await?;
+                if wait.holds(&fresh) {
+                    return Ok(fresh);
+                }
             }
             let changed = async {
                 tokio::select! {

@@ -243,9 +243,10 @@ async fn health(context: Context) -> Result<Reply, ApiError> {
         return Ok(help);
     }
     let coordinator = &context.shared.coordinator;
-    let state = coordinator.formed()?;
-    let all = names::resolve(&state, None, names::NameOptions::default())?;
-    let health = coordinator.health(&state, &all);
+    coordinator.formed()?;
+    let health = coordinator
+        .fresh_health(None, names::NameOptions::default())
+        .await?;
     let seconds = segmentry_coordinator::now_ms() / 1000;
     let day = seconds % 86_400;
     let row = vec![

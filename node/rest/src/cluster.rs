@@ -107,7 +107,7 @@ async fn health(context: Context) -> Result<Reply, ApiError> {
     };
     // Copies do not move here, so nothing relocates: the wait for that is over at once.
     params.bool("wait_for_no_relocating_shards", false)?;
-    params.bool("local", false)?;
+    let local = params.bool("local", false)?;
     let indices = expression
         .map(|list| {
             list.split(',')
@@ -130,10 +130,12 @@ async fn health(context: Context) -> Result<Reply, ApiError> {
         coordinator
             .wait_health(expression, context.names()?, &wait, timeout)
             .await?
-    } else {
+    } else if local {
         let state = coordinator.state();
         let indices = segmentry_coordinator::names::resolve(&state, expression, context.names()?)?;
         coordinator.health(&state, &indices)
+    } else {
+        coordinator.fresh_health(expression, context.names()?).await?
     };
     Reply::with_status(if health.timed_out { 408 } else { 200 }, &body(&health, level))
 }
