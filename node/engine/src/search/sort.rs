@@ -290,8 +290,9 @@ fn after_key(criterion: &Criterion, key: &Key, value: &Scalar, now_ms: i64) -> R
                     .term_ord_or_next(value.text().as_bytes())
                     .map_err(tantivy::TantivyError::from)?
                 {
-                    TermOrdHit::Exact(ord) => ord * 2 + 1,
-                    TermOrdHit::Next(ord) => ord.min(terms.num_terms() as u64) * 2,
+                    TermOrdHit::Exact(ord) => ord * 2 + 2,
+                    // Between two terms, and never 0: that is the place of documents without a value.
+                    TermOrdHit::Next(ord) => ord.min(terms.num_terms() as u64) * 2 + 1,
                 },
             }
         }
@@ -359,7 +360,8 @@ fn score_code(score: Score) -> u64 {
 impl Key {
     fn of_code(&self, code: u64) -> u64 {
         let place = match self.kind {
-            KeyKind::Column(_, Coding::Keyword) => code * 2 + 1,
+            // Odd places are between terms, 0 and the last are those of missing values.
+            KeyKind::Column(_, Coding::Keyword) => code * 2 + 2,
             // Leaves the ends to missing values.
             KeyKind::Column(_, Coding::Boolean) => code + 1,
             _ => code,
@@ -394,7 +396,7 @@ impl Key {
                     Some(terms) => {
                         let mut text = String::new();
                         terms
-                            .ord_to_str((code - 1) / 2, &mut text)
+                            .ord_to_str((code - 2) / 2, &mut text)
                             .map_err(tantivy::TantivyError::from)?;
                         SortValue::Text(text)
                     }
