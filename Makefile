@@ -13,7 +13,7 @@ VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\
 IMAGE ?= localhost/segmentry:$(VERSION)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup tools fmt lint test unit crds image e2e clean-cache
+.PHONY: help setup tools fmt lint test unit operator crds image e2e clean-cache
 
 help: ## List the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -35,8 +35,13 @@ lint: ## Check formatting and lints; any warning is an error
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
 
-test: ## All tests but e2e: unit, property, contract, operator flows and chart on a real control plane
+test: unit operator ## All tests but e2e
+
+unit: ## Unit, property, contract and kill tests, manifests and chart on a real control plane
 	$(CARGO) test $(PROFILE) --workspace
+
+operator: ## Operator flows on a real control plane with real node processes
+	$(CARGO) test $(PROFILE) -p segmentry --test operator
 
 e2e: ## A whole node (kubelet, containerd) and the product's image in it; needs root
 	$(CARGO) build $(PROFILE) -p segmentry-testbed --bins
