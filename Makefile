@@ -46,7 +46,7 @@ operator: ## Operator flows on a real control plane with real node processes
 e2e: ## A whole node (kubelet, containerd) and the product's image in it; needs root
 	$(CARGO) build $(PROFILE) -p segmentry-testbed --bins
 	$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" $(RUNNER)="$(OUT)/segmentry-bed isolate --" \
-		$(CARGO) test $(PROFILE) -p segmentry-testbed --test node -p segmentry --test e2e
+		$(CARGO) test $(PROFILE) -p segmentry-testbed --test node -p segmentry --test e2e -- --nocapture
 
 crds: ## Generate crds/ (and the chart's copy) from the types in src/api
 	$(CARGO) run $(PROFILE) -q --bin segmentry -- crds --output crds

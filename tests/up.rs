@@ -18,8 +18,10 @@ use std::{
 };
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_segmentry");
-const FLIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/flights.ndjson.zst");
-const QUICKSTART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/quickstart.yaml");
+
+fn example(name: &str) -> PathBuf {
+    segmentry_testbed::repository().join("examples").join(name)
+}
 
 /// A folder with a manifest, and `segmentry up` over it.
 struct Up {
@@ -31,7 +33,7 @@ struct Up {
 impl Up {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::copy(QUICKSTART, folder.path().join("manifest.yaml")).unwrap();
+        std::fs::copy(example("quickstart.yaml"), folder.path().join("manifest.yaml")).unwrap();
         let mut up = Self {
             folder,
             process: None,
@@ -227,7 +229,9 @@ fn call(method: &str, url: &str, body: Option<Value>) -> Result<Value, String> {
 
 fn load(url: &str) -> String {
     let outcome = Command::new(PROGRAM)
-        .args(["load", FLIGHTS, "--index", "flights", "--url", url])
+        .arg("load")
+        .arg(example("flights.ndjson.zst"))
+        .args(["--index", "flights", "--url", url])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
@@ -241,7 +245,7 @@ fn load(url: &str) -> String {
 
 /// Documents by carrier, counted from the file.
 fn carriers() -> BTreeMap<String, u64> {
-    let bytes = zstd::decode_all(File::open(Path::new(FLIGHTS)).unwrap()).unwrap();
+    let bytes = zstd::decode_all(File::open(example("flights.ndjson.zst")).unwrap()).unwrap();
     let mut counts = BTreeMap::new();
     for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let document: Value = serde_json::from_slice(line).unwrap();
@@ -363,7 +367,7 @@ fn a_faulty_manifest_ends_up_with_a_message_before_anything_runs() {
     let manifest = folder.path().join("m.yaml");
     std::fs::write(
         &manifest,
-        std::fs::read_to_string(QUICKSTART)
+        std::fs::read_to_string(example("quickstart.yaml"))
             .unwrap()
             .replace("replicas: 3", "replicas: 2"),
     )

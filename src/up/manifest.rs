@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn the_example_is_valid() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/quickstart.yaml");
-        let manifest = read(Path::new(path)).unwrap();
+        let path = segmentry_testbed::repository().join("examples/quickstart.yaml");
+        let manifest = read(&path).unwrap();
         assert_eq!(
             (manifest.declared.clusters.len(), manifest.declared.indices.len()),
             (1, 1)

@@ -44,7 +44,7 @@ impl Product {
             };
             bed.add_image(&image).unwrap();
         }
-        let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/segmentry");
+        let chart = segmentry_testbed::repository().join("charts/segmentry");
         let mut args = vec![
             "install",
             "segmentry",
@@ -236,6 +236,31 @@ impl Product {
             },
         )
         .await;
+        let rows = format!("/_cat/shards/{index}?v&h=index,shard,prirep,state,docs,node&s=shard,prirep");
+        println!("{}", self.text(&rows).await);
+    }
+
+    async fn text(&self, path: &str) -> String {
+        let url = format!("{}{path}", self.service());
+        self.http.get(url).send().await.unwrap().text().await.unwrap()
+    }
+
+    /// Name of the pod whose node leads the Raft group.
+    pub async fn leader(&self) -> String {
+        self.until("a node leads", || async {
+            let rows = self
+                .call(reqwest::Method::GET, "/_cat/nodes?format=json", None)
+                .await?;
+            let row = rows
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|row| row["cluster_manager"] == "*");
+            let name = row.and_then(|row| row["name"].as_str());
+            name.map(ToOwned::to_owned)
+                .ok_or_else(|| anyhow::anyhow!("{rows}"))
+        })
+        .await
     }
 
     /// A terms aggregation gives the numbers that counting the file gives.
@@ -288,7 +313,7 @@ impl Product {
     /// Kills the process of a container (-9) from the node, as the kernel would.
     pub async fn kill_container(&self, pod: &str) {
         let uid = self.field(pod, ".metadata.uid").unwrap();
-        let pid = process_of(&uid).unwrap_or_else(|| panic!("no process of pod {pod}"));
+        let pid = process_of(&uid, "node").unwrap_or_else(|| panic!("no process of pod {pod}"));
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         self.until("the container has started again", || async {
             let restarts = self
@@ -349,17 +374,75 @@ impl Product {
         self.kubectl(&["patch", "ixc/search", "--type=merge", "-p", &patch]);
     }
 
-    pub async fn all_run(&self, image: &str) {
-        self.until(&format!("all pods run {image}"), || async {
-            for pod in PODS {
-                let found = self
-                    .field(pod, ".spec.containers[0].image")
-                    .map_err(anyhow::Error::msg)?;
-                ensure!(found == image, "{pod} runs {found}");
-            }
+    /// Kills the operator's process (-9); false while none runs.
+    fn kill_operator(&self) -> bool {
+        let pods = self.kubectl(&[
+            "get",
+            "pods",
+            "-n",
+            NAMESPACE,
+            "-o",
+            "jsonpath={.items[*].metadata.uid}",
+        ]);
+        pods.split_whitespace()
+            .find_map(|uid| process_of(uid, "operator"))
+            .is_some_and(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok())
+    }
+
+    fn steps(&self) -> BTreeMap<String, String> {
+        let text = self.kubectl(&["get", "ixc/search", "-o", "json"]);
+        let cluster: Value = serde_json::from_str(&text).unwrap();
+        let steps = cluster["status"]["inProgress"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        steps
+            .iter()
+            .map(|step| (text(&step["step"]), text(&step["waitingFor"])))
+            .collect()
+    }
+
+    /// Waits until the status says that something waits for `reason`.
+    pub async fn waits_for(&self, reason: &str) {
+        self.until(&format!("the status names {reason}"), || async {
+            let steps = self.steps();
+            let told = steps.values().find(|waits| waits.contains(reason));
+            println!("{}", told.ok_or_else(|| anyhow::anyhow!("{steps:?}"))?);
             Ok(())
         })
         .await;
+    }
+
+    /// Waits until all pods run the image and nothing is in progress, and kills the operator (-9) once in each step that the status names meanwhile.
+    /// Answers these steps.
+    pub async fn all_run_although_the_operator_dies(&self, image: &str) -> Vec<String> {
+        let killed = std::cell::RefCell::new(Vec::new());
+        self.until(&format!("all pods run {image}"), || async {
+            let steps = self.steps();
+            let left = steps.len();
+            let fresh = steps.into_keys().find(|step| !killed.borrow().contains(step));
+            if let Some(step) = fresh
+                && self.kill_operator()
+            {
+                println!("operator killed in step {step}");
+                killed.borrow_mut().push(step);
+            }
+            ensure!(left == 0, "{left} steps are under way");
+            self.images_are(image)
+        })
+        .await;
+        killed.into_inner()
+    }
+
+    fn images_are(&self, image: &str) -> Result<()> {
+        for pod in PODS {
+            let found = self
+                .field(pod, ".spec.containers[0].image")
+                .map_err(anyhow::Error::msg)?;
+            ensure!(found == image, "{pod} runs {found}");
+        }
+        Ok(())
     }
 
     pub async fn uninstall(&self) {
@@ -394,14 +477,15 @@ fn lines(sample: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The storage node among the processes of a pod's cgroup.
-fn process_of(uid: &str) -> Option<rustix::process::Pid> {
+/// The process that runs a subcommand of the product, among those of a pod's cgroup.
+fn process_of(uid: &str, subcommand: &str) -> Option<rustix::process::Pid> {
     let underscored = uid.replace('-', "_");
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let cgroup = std::fs::read_to_string(entry.path().join("cgroup")).ok()?;
         let command = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
         let ours = cgroup.contains(uid) || cgroup.contains(&underscored);
-        (ours && command.starts_with("/segmentry\0node")).then(|| rustix::process::Pid::from_raw(pid))?
+        (ours && command.starts_with(&format!("/segmentry\0{subcommand}")))
+            .then(|| rustix::process::Pid::from_raw(pid))?
     })
 }

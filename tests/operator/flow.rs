@@ -400,5 +400,5 @@ fn tail(log: &Path, lines: usize) -> String {
 }
 
 pub fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    segmentry_testbed::repository()
 }

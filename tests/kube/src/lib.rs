@@ -14,6 +14,7 @@
 //! - [`node`]: the real node of `make e2e`, its namespaces and its DNS.
 //! - [`tools`], [`cache`]: where the commands come from. [`daemon`]: children that never outlive the test.
 //! - [`image`]: builds the product's image. [`wait`]: deadlines. [`sample`]: what pods of the bed's own tests run.
+//! - [`sources`]: the checkout.
 
 pub mod audit;
 pub mod bed;
@@ -25,8 +26,10 @@ pub mod kubelet;
 pub mod node;
 pub mod provisioner;
 pub mod sample;
+pub mod sources;
 pub mod tools;
 pub mod wait;
 
 pub use bed::{Bed, Scope};
+pub use sources::repository;
 pub use wait::eventually;

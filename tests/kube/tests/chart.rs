@@ -13,14 +13,11 @@ use segmentry_testbed::{Bed, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 fn chart() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../charts/segmentry")
-        .canonicalize()
-        .unwrap()
+    segmentry_testbed::repository().join("charts/segmentry")
 }
 
 fn helm(args: &[&str]) -> Result<String, String> {

@@ -5,13 +5,12 @@
 
 use segmentry_testbed::{Bed, Scope};
 use serde_json::{Value, json};
-use std::path::Path;
 
 const CRDS: [&str; 2] = ["crd/indexclusters.segmentry.io", "crd/indices.segmentry.io"];
 
 async fn definitions(prefix: &str) -> (&'static Bed, Scope) {
     let bed = Bed::shared().await.unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crds");
+    let folder = segmentry_testbed::repository().join("crds");
     bed.kubectl(&["apply", "--server-side", "-f", folder.to_str().unwrap()], None)
         .unwrap()
         .unwrap();
@@ -88,7 +87,7 @@ async fn the_examples_are_accepted() {
     apply(bed, &scope, &index(), false).unwrap();
     // a namespace of its own: objects of the same names are in the other one
     let other = bed.namespace("examples").await.unwrap();
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/quickstart.yaml");
+    let examples = segmentry_testbed::repository().join("examples/quickstart.yaml");
     let args = [
         "apply",
         "-n",

@@ -71,7 +71,7 @@ impl Kubernetes {
 
 /// The folder of the pinned module.
 fn module() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("go")
+    crate::repository().join("tests/kube/go")
 }
 
 /// The version that go.mod requires, as `v1.35.4`.
