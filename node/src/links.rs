@@ -88,7 +88,7 @@ impl Pinger for WirePinger {
 }
 
 /// Routes of Raft and of hellos. The server listens before Raft is open: until then its calls are answered 503.
-pub fn routes(raft: &Arc<OnceLock<Arc<RaftMeta>>>, own: Node) -> Routes {
+pub fn routes(raft: &Arc<OnceLock<Arc<RaftMeta>>>, own: Node, client: Client) -> Routes {
     let mut routes = Routes::new();
     for (path, wire) in PATHS {
         let raft = Arc::clone(raft);
@@ -100,6 +100,10 @@ pub fn routes(raft: &Arc<OnceLock<Arc<RaftMeta>>>, own: Node) -> Routes {
     let raft = Arc::clone(raft);
     routes.json(HELLO, move |caller, hello: Hello| {
         let (raft, own) = (Arc::clone(&raft), own.clone());
+        // Before anything else answers: its name may not resolve yet.
+        if let Some(ip) = caller.ip {
+            client.learn(&hello.node.address, ip);
+        }
         async move {
             if let Some(raft) = raft.get() {
                 raft.learn_address(caller.node_id, hello.node.address.clone());

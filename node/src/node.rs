@@ -228,7 +228,7 @@ impl Node {
         let cell = Arc::new(OnceLock::new());
         // The cell was made here and is empty.
         let _ = cell.set(Arc::clone(&raft));
-        let routes = links::routes(&cell, own.clone())
+        let routes = links::routes(&cell, own.clone(), client.clone())
             .merge(coordinator.routes())
             .merge(replication.routes());
         let admin = segmentry_rest::admin::router(shared.clone(), Arc::new(facts.clone()));

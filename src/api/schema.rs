@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn committed_crds_are_fresh() {
         for (name, text, _) in all() {
-            let path = segmentry_testbed::repository().join("crds").join(name);
+            let path = segmentry_testbed::repository().join("crds").join(&name);
             let committed = std::fs::read_to_string(&path).unwrap_or_default();
             assert!(
                 committed == text,

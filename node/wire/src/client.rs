@@ -2,12 +2,13 @@
 
 use crate::{
     ANSWERED_BY, CLUSTER, CallError, FROM_BOOT, FROM_NAME, FROM_NODE, Identity, MAX_BODY_BYTES, METADATA,
-    PING, Peer, Pong, REFUSAL, RemoteError, TO_BOOT, TO_NODE, error::Refusal, format_node_id,
+    PING, Peer, Pong, REFUSAL, RemoteError, TO_BOOT, TO_NODE, addresses::Addresses, error::Refusal,
+    format_node_id,
 };
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{error::Error, io, pin::Pin, sync::Arc, time::Duration};
+use std::{error::Error, io, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 /// Bound of one connect; a host that does not answer to it counts as unreachable.
@@ -32,6 +33,7 @@ struct Inner {
     metadata: reqwest::Client,
     data: reqwest::Client,
     metadata_runtime: Handle,
+    addresses: Addresses,
 }
 
 impl std::fmt::Debug for Client {
@@ -49,6 +51,7 @@ impl Client {
     /// # Errors
     /// Where the HTTP client cannot be made (no entropy, no resolver).
     pub fn new(identity: Identity, metadata_runtime: Handle) -> Result<Self, CallError> {
+        let addresses = Addresses::default();
         let build = || {
             reqwest::Client::builder()
                 .no_proxy()
@@ -58,6 +61,7 @@ impl Client {
                 .connect_timeout(CONNECT_TIMEOUT)
                 .pool_max_idle_per_host(IDLE_CONNECTIONS)
                 .pool_idle_timeout(IDLE)
+                .dns_resolver(Arc::new(addresses.clone()))
                 .build()
                 .map_err(|error| CallError::Unreachable {
                     address: "this machine".into(),
@@ -70,6 +74,7 @@ impl Client {
                 metadata: build()?,
                 data: build()?,
                 metadata_runtime,
+                addresses,
             }),
         })
     }
@@ -77,6 +82,12 @@ impl Client {
     /// Who this client speaks as.
     pub fn identity(&self) -> &Identity {
         &self.inner.identity
+    }
+
+    /// From now on the member that calls itself `address` (`host:port`) is dialled at `ip`, where its hello came from, until
+    /// nobody answers there to a connect.
+    pub fn learn(&self, address: &str, ip: IpAddr) {
+        self.inner.addresses.learn(address, ip);
     }
 
     /// Asks who listens; a wrong node id or boot id in `peer` answers [`CallError::NewBoot`].
@@ -216,10 +227,12 @@ impl Client {
         if let Some(id) = peer.boot_id {
             request = request.header(TO_BOOT, id.to_string());
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| broken(&peer.address, &error))?;
+        let response = request.send().await.map_err(|error| {
+            if error.is_connect() {
+                self.inner.addresses.distrust(&peer.address);
+            }
+            broken(&peer.address, &error)
+        })?;
         if response.status().is_success() {
             return Ok(response);
         }

@@ -18,7 +18,8 @@
 //!
 //! Modules: [`client`] calls, [`server`] answers, [`error`] says what went wrong, [`identity`] says who speaks.
 
-pub mod client;
+mod addresses;
+mod client;
 pub mod error;
 pub mod identity;
 pub mod server;

@@ -13,13 +13,14 @@ use axum::{
 };
 use futures::{Stream, StreamExt, future::BoxFuture};
 use http::{HeaderMap, StatusCode};
+use hyper::service::Service as _;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use segmentry_state::{BootId, NodeId};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{collections::BTreeMap, future::Future, io, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, io, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 use tokio::{net::TcpStream, runtime::Handle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -42,6 +43,8 @@ pub struct Caller {
     pub name: String,
     /// Its cluster; none only on metadata paths, for a node that has none yet.
     pub cluster_uuid: Option<Uuid>,
+    /// The address that the call came from.
+    pub ip: Option<IpAddr>,
 }
 
 type Handler = Arc<dyn Fn(Caller, Bytes) -> BoxFuture<'static, Result<Body, RemoteError>> + Send + Sync>;
@@ -283,11 +286,21 @@ async fn connection(
     Ok(())
 }
 
+/// Where a connection comes from, as its requests carry it.
+#[derive(Debug, Clone, Copy)]
+struct From(IpAddr);
+
 async fn talk(router: Router, stream: TokioIo<TcpStream>, shutdown: CancellationToken) -> io::Result<()> {
+    let from = From(stream.inner().peer_addr()?.ip());
+    let router = TowerToHyperService::new(router);
+    let router = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(from);
+        router.call(request)
+    });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .serve_connection(stream, TowerToHyperService::new(router));
+        .serve_connection(stream, router);
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
         outcome = serving.as_mut() => return outcome.map_err(io::Error::other),
@@ -298,7 +311,8 @@ async fn talk(router: Router, stream: TokioIo<TcpStream>, shutdown: Cancellation
 
 async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let caller = match door.admit(&parts.headers) {
+    let ip = parts.extensions.get::<From>().map(|from| from.0);
+    let caller = match door.admit(&parts.headers, ip) {
         Ok(caller) => caller,
         Err(refusal) => return door.refuse(refusal),
     };
@@ -325,7 +339,7 @@ async fn enter(State(door): State<Arc<Door>>, request: Request) -> Response {
 }
 
 impl Door {
-    fn admit(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    fn admit(&self, headers: &HeaderMap, ip: Option<IpAddr>) -> Result<Caller, Refusal> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         if !self
             .identity
@@ -352,6 +366,7 @@ impl Door {
                 boot_id: text(FROM_BOOT)?.parse().ok()?,
                 name: text(FROM_NAME)?.to_owned(),
                 cluster_uuid: sent,
+                ip,
             })
         })();
         // Has the token, and is no node: not a caller that these paths are for.

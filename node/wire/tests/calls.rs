@@ -372,3 +372,33 @@ fn metadata_calls_are_answered_while_the_data_runtime_is_busy() {
     stop.cancel();
     outside.block_on(served).unwrap().unwrap();
 }
+
+#[tokio::test]
+async fn a_member_is_dialled_where_its_hello_came_from_although_its_name_does_not_resolve() {
+    let cluster = Some(Uuid::new_v4());
+    let routes = Routes::new().json(
+        "/_meta/where",
+        |caller, (): ()| async move { Ok(caller.ip.unwrap()) },
+    );
+    let server = serve(identity(1, cluster), routes);
+    let client = client(identity(7, cluster));
+    let from: std::net::IpAddr = client
+        .call(&server.peer(), "/_meta/where", &(), DEADLINE)
+        .await
+        .unwrap();
+    assert!(from.is_loopback(), "{from}");
+    let port = server.address.rsplit_once(':').unwrap().1;
+    let named = Peer {
+        address: format!("no-such-host.invalid:{port}"),
+        ..server.peer()
+    };
+    client.ping(&named, DEADLINE).await.unwrap_err();
+    client.learn(&named.address, from);
+    client.ping(&named, DEADLINE).await.unwrap();
+    // Nobody listens there any more: the resolver is asked again, and knows nothing.
+    server.stop().await;
+    let error = client.ping(&named, DEADLINE).await.unwrap_err();
+    assert!(matches!(error, CallError::Refused(_)), "{error:?}");
+    let error = client.ping(&named, DEADLINE).await.unwrap_err();
+    assert!(matches!(error, CallError::Unreachable { .. }), "{error:?}");
+}
