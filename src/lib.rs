@@ -13,6 +13,7 @@ pub mod api;
 pub mod apply;
 pub mod build;
 pub mod controller;
+pub mod fault;
 pub mod load;
 pub mod logging;
 pub mod node_command;

@@ -2,7 +2,11 @@
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
-use segmentry::{api, controller::operator, load, node_command, up};
+use segmentry::{
+    api,
+    controller::{detach, operator},
+    load, node_command, up,
+};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 // musl's own allocator serialises threads.
@@ -25,6 +29,8 @@ struct Cli {
 enum Command {
     /// Looks after IndexCluster and Index objects in Kubernetes
     Operator(OperatorArgs),
+    /// Takes the finalizers off the Index objects of an operator that is uninstalled for good
+    Detach(DetachArgs),
     /// Runs one storage node
     Node(node_command::NodeArgs),
     /// Runs what a manifest file declares on this machine, without Kubernetes
@@ -61,6 +67,22 @@ struct OperatorArgs {
 }
 
 #[derive(Args)]
+struct DetachArgs {
+    /// Namespaces that the operator looked after, separated by commas; all if not given
+    #[arg(long, env = "SEGMENTRY_NAMESPACES", value_delimiter = ',')]
+    namespaces: Vec<String>,
+    /// Namespace of the operator: holds its Lease
+    #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
+    own_namespace: String,
+    /// Release: name of the Lease and of the claim on objects
+    #[arg(long, env = "SEGMENTRY_RELEASE", default_value = "segmentry")]
+    release: String,
+    /// Name of this pod
+    #[arg(long, env = "POD_NAME", default_value = "segmentry-detach")]
+    pod_name: String,
+}
+
+#[derive(Args)]
 struct CrdsArgs {
     /// Folder for one file a kind; standard output if not given
     #[arg(long)]
@@ -70,6 +92,7 @@ struct CrdsArgs {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Operator(args) => run_operator(args),
+        Command::Detach(args) => run_detach(args),
         Command::Node(args) => node_command::run(args),
         Command::Up(args) => run_async(up::run(args, segmentry::logging::ended())),
         Command::Load(args) => run_async(load::run(args)),
@@ -87,11 +110,7 @@ fn main() -> ExitCode {
 fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
     segmentry::logging::start();
     let config = operator::OperatorConfig {
-        namespaces: args
-            .namespaces
-            .into_iter()
-            .filter(|name| !name.is_empty())
-            .collect(),
+        namespaces: named(args.namespaces),
         own_namespace: args.own_namespace,
         release: args.release,
         pod_name: args.pod_name,
@@ -103,12 +122,36 @@ fn run_operator(args: OperatorArgs) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(async {
-        let client = kube::Client::try_default().await.context(
-            "cannot find the Kubernetes API server: neither a kubeconfig nor a service account works",
-        )?;
-        operator::run(client, config, segmentry::logging::ended()).await
+    runtime.block_on(async { operator::run(client().await?, config, segmentry::logging::ended()).await })
+}
+
+fn run_detach(args: DetachArgs) -> anyhow::Result<()> {
+    segmentry::logging::start();
+    let config = detach::DetachConfig {
+        namespaces: named(args.namespaces),
+        own_namespace: args.own_namespace,
+        release: args.release,
+        pod_name: args.pod_name,
+    };
+    run_async(async {
+        let client = client().await?;
+        let removed = tokio::select! {
+            removed = detach::run(client, &config) => removed?,
+            () = segmentry::logging::ended() => anyhow::bail!("was told to end before it was done"),
+        };
+        println!("{removed} finalizers taken off; the indices and their data are left as they are");
+        Ok(())
     })
+}
+
+fn named(namespaces: Vec<String>) -> Vec<String> {
+    namespaces.into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+async fn client() -> anyhow::Result<kube::Client> {
+    kube::Client::try_default()
+        .await
+        .context("cannot find the Kubernetes API server: neither a kubeconfig nor a service account works")
 }
 
 fn run_async(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

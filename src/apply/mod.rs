@@ -6,6 +6,7 @@ pub mod expectations;
 
 use crate::{
     api::valid::ValidCluster,
+    fault,
     nodeclient::{Endpoint, NodeClient, NodeError},
     observe::Observed,
     plan::Step,
@@ -168,6 +169,7 @@ pub async fn carry_out<R: Runtime>(
                 tracing::info!(cluster = %pass.cluster.key, pod = %instance.name, hash = ?instance.template_hash, "is deleted to be made anew");
                 expectations.stopped(&pass.cluster.key, &instance.instance_id);
                 runtime.stop(&pass.cluster.key, instance).await?;
+                fault::point(|| "Stop:between".to_owned());
             }
         }
         Step::FinishRestart { target } => {

@@ -10,6 +10,7 @@ use crate::{
     },
     apply::{self, ApplyError, Done, Pass},
     build::template::template_hash,
+    fault,
     objects::{Claim, Objects, Work},
     observe::{self, Observed},
     plan::{
@@ -170,7 +171,9 @@ impl<R: Runtime, O: Objects> Reconciler<R, O> {
             image: &image,
             wanted_hash: &hash,
         };
+        fault::point(|| format!("{:?}:before", planned.restart));
         let (changed, failed, new_identity) = self.apply_cluster(&pass, &planned.plan.steps).await;
+        fault::point(|| format!("{:?}:after", planned.restart));
         if let Some(error) = &failed {
             let why = if matches!(
                 error,

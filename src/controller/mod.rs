@@ -4,10 +4,12 @@
 //! - [`queue`]: which object is looked at when; never two passes over one object at once; back-off by object.
 //! - [`status`]: what of a new status is worth a write.
 //! - [`lease`]: leadership and its epoch.
+//! - [`detach`]: what an operator leaves when it is uninstalled.
 //! - [`operator`]: all of it against a Kubernetes API server.
 //!
 //! `segmentry up` runs the same [`Reconciler`] over its own doors.
 
+pub mod detach;
 pub mod index;
 pub mod index_cluster;
 pub mod lease;

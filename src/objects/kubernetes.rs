@@ -89,6 +89,19 @@ impl KubernetesObjects {
         }
     }
 
+    /// Index objects of all namespaces.
+    ///
+    /// # Errors
+    /// See [`ObjectsError`].
+    pub async fn list_all_indices(&self) -> Result<Vec<Index>, ObjectsError> {
+        let api: Api<Index> = Api::all(self.client.clone());
+        Ok(
+            bounded("listing the Index objects", api.list(&ListParams::default()))
+                .await?
+                .items,
+        )
+    }
+
     fn api<K: Resource<Scope = kube::core::NamespaceResourceScope>>(&self, namespace: &str) -> Api<K>
     where
         K::DynamicType: Default,

@@ -126,3 +126,39 @@ async fn the_operator_first_then_the_namespace() {
     flow.scope.delete().await.unwrap();
     namespace_gone(&flow).await;
 }
+
+/// Without its operator an Index of policy Delete can still be deleted, with or without its namespace: the chart takes the finalizers off.
+#[tokio::test]
+async fn the_operator_first_then_each_object() {
+    let flow = declared("operator-first-objects").await;
+    flow.uninstall().await;
+    for index in flow
+        .scope
+        .api::<Index>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+    {
+        assert_eq!(
+            index.metadata.finalizers.unwrap_or_default(),
+            Vec::<String>::new()
+        );
+    }
+    // The data is as it was.
+    let names = flow.get("/_cat/indices?format=json").await.unwrap();
+    assert_eq!(names.as_array().unwrap().len(), 2, "{names}");
+    flow.kubectl(&["delete", "ix", "--all", "--wait=false"]).unwrap();
+    flow.kubectl(&["delete", "ixc", "--all", "--wait=false"]).unwrap();
+    objects_gone(&flow).await;
+    flow.scope.delete().await.unwrap();
+    namespace_gone(&flow).await;
+}
+
+/// The namespace goes with everything in it, and no operator is there to finish the Index objects.
+#[tokio::test]
+async fn the_operator_then_the_namespace_with_a_policy_that_deletes() {
+    let flow = declared("operator-then-namespace").await;
+    flow.uninstall().await;
+    flow.scope.delete().await.unwrap();
+    namespace_gone(&flow).await;
+}

@@ -54,6 +54,8 @@ pub struct Flow {
     /// The operator.
     pub operator: Scope,
     pub http: reqwest::Client,
+    /// Points at which the operator's process ends (`segmentry::fault`).
+    faults: PathBuf,
 }
 
 impl Flow {
@@ -88,6 +90,7 @@ impl Flow {
         let scope = bed.namespace(prefix).await.unwrap();
         let operator = bed.namespace(&format!("{prefix}-operator")).await.unwrap();
         let chart = repository().join("charts/segmentry");
+        let faults = bed.folder().join(format!("{}.faults", operator.name));
         let watch = format!("watchNamespaces={{{}}}", scope.name);
         let mut args = vec![
             "install",
@@ -101,6 +104,8 @@ impl Flow {
             "image.repository=localhost/segmentry",
             "image.tag=one",
             "log.level=info\\,segmentry=debug",
+            "extraEnv[0].name=SEGMENTRY_FAULTS",
+            &format!("extraEnv[0].value={}", faults.display()),
             &watch,
         ] {
             args.extend(["--set", setting]);
@@ -115,6 +120,7 @@ impl Flow {
             scope,
             operator,
             http,
+            faults,
         }
     }
 
@@ -360,6 +366,52 @@ impl Flow {
                 .is_ok()
         });
         killed.count() > 0
+    }
+
+    /// The operator's process ends at these points from now on: `once POINT` or `always POINT`.
+    pub fn set_faults(&self, points: &[String]) {
+        // Replaced in one step: the operator reads and rewrites the file too.
+        let new = self.faults.with_extension("new");
+        std::fs::write(&new, points.join("\n")).unwrap();
+        std::fs::rename(&new, &self.faults).unwrap();
+    }
+
+    /// Points at which the operator's process has ended so far, in order.
+    pub fn faults_met(&self) -> Vec<String> {
+        let met = std::fs::read_to_string(self.faults.with_extension("met")).unwrap_or_default();
+        met.lines().map(ToOwned::to_owned).collect()
+    }
+
+    /// Waits until the operator's process has ended at each of these points.
+    pub async fn met(&self, points: &[&str]) {
+        eventually(LIMIT, &format!("the operator ends at {points:?}"), || async {
+            let met = self.faults_met();
+            let missing: Vec<_> = points
+                .iter()
+                .filter(|point| !met.iter().any(|met| met == *point))
+                .collect();
+            ensure!(missing.is_empty(), "not at {missing:?}");
+            Ok(())
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", self.story()));
+    }
+
+    /// Bytes of index files that the nodes' present processes fetched from other nodes, as their logs tell.
+    pub fn fetched_bytes(&self) -> u64 {
+        let mut sum = 0;
+        for pod in PODS {
+            let log = std::fs::read_to_string(self.bed.kubelet.log(&self.scope.name, pod)).unwrap();
+            assert!(!log.is_empty(), "{pod} has no log");
+            for line in log
+                .lines()
+                .filter(|line| line.contains("files of the primary are here"))
+            {
+                let bytes = line.split(" bytes=").nth(1).expect("bytes").split(' ').next();
+                sum += bytes.expect("a number").parse::<u64>().expect("a number");
+            }
+        }
+        sum
     }
 
     pub async fn uninstall(&self) {

@@ -34,6 +34,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{- /* The Job that runs after an uninstall, and what it needs. Not the operator's selector: no NetworkPolicy lets it to the nodes. */ -}}
+{{- define "segmentry.hook.labels" -}}
+app.kubernetes.io/name: segmentry
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: detach
+{{- end -}}
+
+{{- /* What the Job needs comes before it. */ -}}
+{{- define "segmentry.hook.early" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: "-1"
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
+
 {{- define "segmentry.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
