@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs::File,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };

@@ -98,12 +98,55 @@ fn an_operator_of_named_namespaces_may_not_list_anything_cluster_wide() {
             .filter(|object| object["kind"] == "Role" && object["metadata"]["namespace"] == namespace)
             .count()
     };
-    assert_eq!((roles("a"), roles("b"), roles("operators")), (1, 1, 1));
+    // One of the operator and one of the Job that runs when it is uninstalled.
+    assert_eq!((roles("a"), roles("b"), roles("operators")), (2, 2, 2));
+    let objects = template(&[
+        "watchNamespaces={a,b}",
+        "rbac.namespaceDeletion=false",
+        "uninstall.removeFinalizers=false",
+    ])
+    .unwrap();
+    assert!(!kinds(&objects).contains("Job"));
     let arguments = &one(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"];
     assert!(
         arguments.as_array().unwrap().contains(&json!("--namespaces=a,b")),
         "{arguments}"
     );
+}
+
+#[test]
+fn the_job_of_an_uninstall_looks_where_the_operator_looked() {
+    for (settings, namespaces, wide) in [
+        (&[][..], None, true),
+        (&["watchNamespaces={a,b}"][..], Some("--namespaces=a,b"), false),
+    ] {
+        let objects = template(settings).unwrap();
+        let job = one(&objects, "Job");
+        assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "post-delete");
+        let args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+            .as_array()
+            .unwrap();
+        assert!(
+            args.contains(&json!("detach")) && args.contains(&json!("--release=release")),
+            "{args:?}"
+        );
+        assert_eq!(
+            args.iter()
+                .find(|argument| argument.as_str().unwrap().starts_with("--namespaces")),
+            namespaces.map(|text| json!(text)).as_ref()
+        );
+        let hooks = objects
+            .iter()
+            .filter(|object| object["metadata"]["annotations"]["helm.sh/hook"] == "post-delete");
+        let has_wide = hooks
+            .clone()
+            .any(|object| object["kind"].as_str().unwrap().starts_with("Cluster"));
+        assert_eq!(has_wide, wide);
+        // Rights come before the Job that needs them.
+        for object in hooks.filter(|object| object["kind"] != "Job") {
+            assert_eq!(object["metadata"]["annotations"]["helm.sh/hook-weight"], "-1");
+        }
+    }
 }
 
 #[test]
@@ -153,7 +196,7 @@ fn the_chart_has_the_version_of_the_workspace() {
 
 #[test]
 fn each_rule_says_why_it_is_there() {
-    for file in ["_helpers.tpl", "rbac.yaml"] {
+    for file in ["_helpers.tpl", "rbac.yaml", "uninstall.yaml"] {
         let text = fs::read_to_string(chart().join("templates").join(file)).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         for (at, line) in lines.iter().enumerate() {
@@ -196,6 +239,8 @@ fn wrong_values_are_refused_by_name() {
         ("resources.limit.memory=1Gi", "resources"),
         ("extraEnv[0].value=x", "extraEnv"),
         ("log.level=", "level"),
+        ("uninstall.removeFinalizers=perhaps", "removeFinalizers"),
+        ("uninstall.keep=true", "uninstall"),
     ] {
         let refusal = template(&[setting]).expect_err(setting);
         assert!(refusal.contains(name), "{setting}: {refusal}");
@@ -224,6 +269,9 @@ async fn it_installs_into_a_restricted_namespace_and_leaves_the_definitions_when
         &scope.name,
         "--set",
         &watch,
+        // This chart's image does not exist here, so its Job would not run.
+        "--set",
+        "uninstall.removeFinalizers=false",
     ])
     .unwrap()
     .unwrap();
