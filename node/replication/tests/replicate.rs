@@ -468,6 +468,40 @@ async fn a_replica_whose_disk_fails_is_reported_and_a_write_goes_on_without_it()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_cannot_be_opened_any_more_holds_up_no_write() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..5).await;
+    cluster.process(1).disk.fail_syncs(true);
+    // No manager fails it out: the primary does, for its write.
+    let (name, source) = doc(5);
+    let begun = Instant::now();
+    cluster.write(0, &name, &source, Refresh::No).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(cluster.shard().in_sync, [id(1)].into());
+    cluster.process(1).disk.fail_syncs(false);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_disk_hangs_while_its_process_answers_leaves_the_in_sync_set() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..5).await;
+    cluster.process(1).disk.hang_syncs(true);
+    let (name, source) = doc(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    cluster
+        .write_until(0, &name, &source, Refresh::No, deadline)
+        .await
+        .unwrap();
+    assert_eq!(cluster.shard().in_sync, [id(1)].into());
+    fill(&cluster, 0, 6..10).await;
+    cluster.process(1).disk.hang_syncs(false);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(3);
     cluster.create(ReplicationType::Document, 2).await;

@@ -140,20 +140,20 @@ impl ShardCopy {
         self.follow_checkpoint(self.log.written());
     }
 
-    /// True where an acknowledgement waits for this copy, or would.
-    pub fn is_awaited(&self, allocation: AllocationId) -> bool {
-        self.tracker.is_awaited(allocation)
+    /// True where operations were given a seq_no that the global checkpoint cannot reach before this copy moves.
+    pub fn holds_up(&self, allocation: AllocationId) -> bool {
+        self.last.borrow().0 > self.tracker.checkpoint() && self.tracker.holds_up(allocation)
+    }
+
+    /// Last operation that counts on a copy: the position that acknowledgements wait for.
+    pub fn counts_on(&self, allocation: AllocationId) -> Option<u64> {
+        self.tracker.counts_on(allocation)
     }
 
     /// True where a write of this very activation waits for its acknowledgement.
     pub fn write_waits(&self) -> bool {
         let (last, term) = *self.last.borrow();
         last > self.tracker.checkpoint() && self.role() == (Role::Primary { term })
-    }
-
-    /// True where operations were given a seq_no that the global checkpoint has not reached.
-    pub fn unacknowledged(&self) -> bool {
-        self.last.borrow().0 > self.tracker.checkpoint()
     }
 
     /// The settings ask for stable storage before an answer.
