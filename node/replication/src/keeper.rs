@@ -417,13 +417,19 @@ impl Keeper {
                 }
             }
         }
-        match &self.recovery {
-            Some(running) if running.from == from => {}
-            Some(_) => {
-                self.stop_recovery().await;
-                self.start_recovery(copy, node, from, Duration::ZERO);
+        let mut pause = self.recovery_pause;
+        if self.recovery.as_ref().is_some_and(|running| running.from != from) {
+            self.stop_recovery().await;
+            pause = Duration::ZERO;
+        }
+        if self.recovery.is_none() {
+            if copy.half_built() {
+                // Its log begins once: no further attempt could complete it. What is opened next is complete, or made anew.
+                info!(shard = %self.shard, allocation = %copy.allocation(), "a recovery was interrupted after the log had begun, it begins anew");
+                self.close(false).await;
+                return Look::Again;
             }
-            None => self.start_recovery(copy, node, from, self.recovery_pause),
+            self.start_recovery(copy, node, from, pause);
         }
         Look::Later
     }

@@ -388,6 +388,42 @@ async fn a_failed_copy_is_rebuilt_from_files_and_links_what_an_older_folder_has(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_a_new_primary_interrupts_after_the_log_began_begins_anew() {
+    let mut cluster = Cluster::start(3);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.copy(0).flush().await.unwrap();
+    // Node 2 cannot ask for files yet; then its disk hangs where the log of the new copy begins.
+    let hole = cluster.isolate(0);
+    cluster.assign(2, id(3));
+    eventually("the new copy waits for files", async || {
+        cluster.process(2).replication.copy(SHARD).is_ok()
+    })
+    .await;
+    cluster.process(2).disk.hang_syncs(true);
+    cluster.reconnect(0);
+    drop(hole);
+    eventually("the files are there", async || {
+        !cluster.process(2).replication.recoveries().is_empty()
+    })
+    .await;
+    let hole = cluster.isolate(1);
+    cluster.kill(0).await;
+    cluster.activate(1, id(2)).await;
+    fill(&cluster, 1, 10..20).await;
+    cluster.copy(1).flush().await.unwrap();
+    cluster.reconnect(1);
+    drop(hole);
+    cluster.process(2).disk.hang_syncs(false);
+    eventually("the new copy is in sync", async || {
+        cluster.shard().in_sync == [id(2), id(3)].into()
+    })
+    .await;
+    cluster.assert_same_logs(1, 2, 20).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_copy_joins_while_writes_go_on_and_misses_none() {
     for kind in BOTH {
         let cluster = Cluster::start(2);

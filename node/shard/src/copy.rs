@@ -75,6 +75,10 @@ pub struct ShardCopy {
     pub(crate) waiting: Mutex<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) suspect: AtomicBool,
+    /// The log of a copy that is being built begins, or has begun.
+    pub(crate) begun: AtomicBool,
+    /// Held while the end of a recovery is written: the folder is not to be touched.
+    pub(crate) completing: Arc<tokio::sync::Mutex<()>>,
     mailbox: mpsc::Sender<Message>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pump: Mutex<Option<tokio::task::JoinHandle<()>>>,
@@ -162,6 +166,8 @@ impl ShardCopy {
             waiting: Mutex::default(),
             counters: Counters::default(),
             suspect: AtomicBool::new(suspect),
+            begun: AtomicBool::new(false),
+            completing: Arc::default(),
             mailbox,
             threads: Mutex::default(),
             pump: Mutex::default(),
@@ -441,6 +447,7 @@ impl ShardCopy {
         let panicked = joined
             .await
             .map_err(|error| CopyError::Unusable(error.to_string()))?;
+        drop(self.completing.lock().await);
         self.stop_pump.send_replace(true);
         let pump = self.pump.lock().take();
         if let Some(pump) = pump {

@@ -10,9 +10,10 @@
 mod support;
 
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{AppendRefusal, Batch, OpenMode, Role, ShardCopy, TermStart, WriteKind};
+use segmentry_shard::{AppendRefusal, Batch, OpenError, OpenMode, Role, ShardCopy, TermStart, WriteKind};
 use segmentry_translog::{Operation, OperationKind};
-use std::sync::Arc;
+use segmentry_vfs::{CrashFs, Faults};
+use std::{path::Path, sync::Arc};
 use support::{Site, activate, id, op, source, write};
 use tempfile::TempDir;
 
@@ -210,6 +211,56 @@ async fn a_replica_of_segment_logs_and_indexes_only_once_it_is_promoted() {
     );
     assert_eq!(copy.refresh().await.unwrap(), Some(9));
     copy.close().await.unwrap();
+}
+
+/// Brings the files of a primary's checkpoint to a copy that is being built.
+fn bring(from: &ShardCopy, to: &ShardCopy) -> segmentry_engine::Checkpoint {
+    let pinned = from.engine().pin_checkpoint();
+    for file in to.engine().missing_files(pinned.checkpoint()) {
+        let mut bytes = vec![0; usize::try_from(file.len).unwrap()];
+        let source = pinned.open(&file.name).unwrap();
+        let mut at = 0;
+        while at < bytes.len() {
+            at += source.read_at(&mut bytes[at..], at as u64).unwrap();
+        }
+        let mut sink = to.engine().receive_file(file).unwrap();
+        sink.write(&bytes).unwrap();
+        sink.finish().unwrap();
+    }
+    pinned.checkpoint().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_fails_after_its_log_has_begun_is_to_be_begun_anew() {
+    let fs = CrashFs::new();
+    let root = Path::new("/data");
+    let site = Site::on(root, Arc::new(fs.clone()), false, 64 << 20);
+    let primary = site.primary(id(1), OpenMode::Create, 1).await;
+    write(&primary, op(WriteKind::Index, "a", r#"{"of":1}"#))
+        .await
+        .unwrap();
+    primary.flush().await.unwrap();
+    let copy = site.open(id(2), OpenMode::Recover).await;
+    let checkpoint = bring(&primary, &copy);
+    // The first sync is that of the log's beginning.
+    fs.set_faults(Faults {
+        fail_sync: Some(fs.syncs() + 2),
+        ..Faults::default()
+    });
+    copy.complete(checkpoint, 1).await.unwrap_err();
+    assert!(copy.half_built(), "{:?}", copy.role());
+    fs.set_faults(Faults::default());
+    copy.abandon().await;
+    drop(copy);
+    let again = site.try_open(id(2), OpenMode::Existing).await;
+    assert!(matches!(again, Err(OpenError::Incomplete(_))), "{again:?}");
+    let copy = site.open(id(2), OpenMode::Recover).await;
+    assert!(!copy.half_built());
+    copy.complete(bring(&primary, &copy), 1).await.unwrap();
+    assert_eq!(copy.role(), Role::Replica { term: 1 });
+    for copy in [primary, copy] {
+        copy.close().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
