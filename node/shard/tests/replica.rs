@@ -10,11 +10,13 @@
 mod support;
 
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{AppendRefusal, Batch, OpenError, OpenMode, Role, ShardCopy, TermStart, WriteKind};
+use segmentry_shard::{
+    AppendRefusal, Batch, OpenError, OpenMode, Role, ShardCopy, TermStart, WriteError, WriteKind,
+};
 use segmentry_translog::{Operation, OperationKind};
 use segmentry_vfs::{CrashFs, Faults};
 use std::{path::Path, sync::Arc};
-use support::{Site, activate, id, op, source, write};
+use support::{Site, activate, eventually, id, op, source, write};
 use tempfile::TempDir;
 
 fn operation(seq_no: u64, term: u64, doc: &str) -> Operation {
@@ -210,6 +212,46 @@ async fn a_replica_of_segment_logs_and_indexes_only_once_it_is_promoted() {
         "what its log holds above the checkpoint stays"
     );
     assert_eq!(copy.refresh().await.unwrap(), Some(9));
+    copy.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_knows_what_is_committed_and_not_shown_yet() {
+    let dir = TempDir::new().unwrap();
+    let site = site(&dir);
+    let copy = site.open(id(1), OpenMode::Create).await;
+    copy.append_from_primary(batch(1, Some(keep(None)), vec![operation(0, 1, "a")], Some(0)))
+        .await
+        .unwrap();
+    let indexed = async || copy.stats().counters.index_total == 1;
+    eventually("it is indexed", indexed).await;
+    // A document with a new field: the index grows, and commits what it has on the way.
+    let update = segmentry_mapping::Mapping::update_from_json(
+        &serde_json::json!({"properties": {"tag": {"type": "keyword"}}}),
+    )
+    .unwrap();
+    site.mapping.set(site.mapping.now().merge(&update, 100).unwrap());
+    copy.apply_index(&site.index());
+    let grown = Operation {
+        mapping_version: site.mapping.now().version,
+        source: r#"{"of":1,"tag":"x"}"#.into(),
+        ..operation(1, 1, "b")
+    };
+    copy.append_from_primary(batch(1, None, vec![grown], Some(1)))
+        .await
+        .unwrap();
+    eventually("it is committed", async || {
+        copy.engine().commit_info().max_seq_no == Some(0)
+    })
+    .await;
+    assert_eq!(copy.log_state().visible, None, "no refresh yet");
+    activate(&copy, 2, &[id(1)]).await;
+    assert_eq!(source(&copy, "a").await.as_deref(), Some(r#"{"of":1}"#));
+    let again = write(&copy, op(WriteKind::Create, "a", r#"{"of":2}"#)).await;
+    assert!(
+        matches!(again, Err(WriteError::VersionConflict { .. })),
+        "{again:?}"
+    );
     copy.close().await.unwrap();
 }
 
