@@ -13,7 +13,7 @@ use segmentry_replication::{Refresh, shard::WriteError};
 use segmentry_settings::{Durability, ReplicationType, index::IndexSettings};
 use segmentry_state::{Change, NodeId};
 use std::{collections::BTreeMap, time::Duration};
-use support::{Cluster, SHARD, eventually, id, soon};
+use support::{Cluster, FaultyFs, SHARD, eventually, id, soon};
 use tokio::time::Instant;
 
 const BOTH: [ReplicationType; 2] = [ReplicationType::Document, ReplicationType::Segment];
@@ -534,6 +534,54 @@ async fn a_replica_whose_disk_hangs_while_its_process_answers_leaves_the_in_sync
     assert_eq!(cluster.shard().in_sync, [id(1)].into());
     fill(&cluster, 0, 6..10).await;
     cluster.process(1).disk.hang_syncs(false);
+    cluster.end().await;
+}
+
+fn failing_disk() -> FaultyFs {
+    let disk = FaultyFs::default();
+    disk.fail_syncs(true);
+    disk
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_in_sync_copy_is_not_given_up_for_a_disk_that_fails_for_a_while() {
+    let mut cluster = Cluster::start(1);
+    cluster.create(ReplicationType::Document, 0).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.kill(0).await;
+    cluster.restart_on(0, failing_disk());
+    let disk = cluster.process(0).disk.clone();
+    let change = Change::Activate {
+        shard: SHARD,
+        term: 2,
+        allocation: id(1),
+        boot_id: cluster.process(0).member.boot_id.unwrap(),
+    };
+    cluster.meta.apply(change).unwrap();
+    eventually("it was tried often", async || disk.failed_syncs() >= 6).await;
+    let shard = cluster.shard();
+    assert_eq!(shard.copy(id(1)).unwrap().broken, None);
+    assert!(shard.active.is_some(), "the activation goes on");
+    disk.fail_syncs(false);
+    eventually("the primary starts", async || cluster.shard().started).await;
+    assert_documents(&cluster, 0, 10).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_reported_as_broken_is_taken_back_once_it_opens() {
+    let mut cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.kill(1).await;
+    cluster.restart_on(1, failing_disk());
+    let broken = async || cluster.shard().copy(id(2)).unwrap().broken.is_some();
+    eventually("it is reported", broken).await;
+    cluster.process(1).disk.fail_syncs(false);
+    eventually("it is taken back", async || !broken().await).await;
+    fill(&cluster, 0, 10..20).await;
+    assert_eq!(cluster.shard().in_sync.len(), 2);
+    cluster.assert_same_logs(0, 1, 0).await;
     cluster.end().await;
 }
 

@@ -311,6 +311,22 @@ pub enum OpenError {
     Engine(#[from] EngineError),
 }
 
+impl OpenError {
+    /// True where the file system failed in a way that may go by itself: it says nothing about what lies in the folder.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => segmentry_vfs::is_transient(source.kind()),
+            Self::Log(error) => error.is_transient(),
+            Self::Engine(error) => error.is_transient(),
+            Self::NoCopy(_)
+            | Self::Incomplete(_)
+            | Self::Foreign { .. }
+            | Self::History { .. }
+            | Self::LogBehindCommit { .. } => false,
+        }
+    }
+}
+
 /// Why a copy did not do what it was asked for (reads, refresh, flush, roles).
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -20,6 +20,7 @@ pub struct FaultyFs {
 struct Faults {
     fail: AtomicBool,
     hang: AtomicBool,
+    failed: AtomicU64,
 }
 
 struct FaultyFile {
@@ -33,6 +34,7 @@ impl Faults {
             std::thread::sleep(Duration::from_millis(10));
         }
         if self.fail.load(Ordering::SeqCst) {
+            self.failed.fetch_add(1, Ordering::SeqCst);
             return Err(io::Error::other("injected: the disk fails"));
         }
         Ok(())
@@ -42,6 +44,11 @@ impl Faults {
 impl FaultyFs {
     pub fn fail_syncs(&self, fail: bool) {
         self.faults.fail.store(fail, Ordering::SeqCst);
+    }
+
+    /// Syncs that were made to fail.
+    pub fn failed_syncs(&self) -> u64 {
+        self.faults.failed.load(Ordering::SeqCst)
     }
 
     /// Syncs that begin from now on do not return before this is taken back.
