@@ -8,21 +8,16 @@
 //! | listed, not in sync | opens or creates it, recovers it from the primary |
 //! | not listed | closes it; its folder goes when `folders` allows |
 //!
-//! [`opening`] opens copies, and says what it means when one cannot be opened, or fails.
+//! [`opening`] opens copies, and says what it means when one cannot be opened, or fails; [`suspect`]
+//! judges one that may have lost writes with its machine.
 
 mod opening;
+mod suspect;
 
-use crate::{
-    applier::Inner,
-    primary::Primary,
-    protocol::{CALL_DEADLINE, STATE, Which, call},
-    recovery,
-    segments::Segments,
-};
-use futures::future::join_all;
+use crate::{applier::Inner, primary::Primary, recovery, segments::Segments};
 use segmentry_meta::ProposeError;
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{Activation, LogState, Role, ShardCopy};
+use segmentry_shard::{Activation, Role, ShardCopy};
 use segmentry_state::{AllocationId, BootId, Change, ClusterState, Shard, ShardId};
 use segmentry_wire::Peer;
 use std::{sync::Arc, time::Duration};
@@ -58,6 +53,8 @@ pub(crate) struct Keeper {
     attempts: u32,
     /// The copy that was reported as broken, and when it was tried last.
     broken: Option<(AllocationId, Instant)>,
+    /// Since when the reports of other copies are waited for, before an activation.
+    asks: Option<Instant>,
     pause: Duration,
     recovery_pause: Duration,
 }
@@ -81,6 +78,7 @@ impl Keeper {
             recovery: None,
             attempts: 0,
             broken: None,
+            asks: None,
             pause: *AGAIN.start(),
             recovery_pause: Duration::ZERO,
         }
@@ -207,17 +205,10 @@ impl Keeper {
             self.stop_primary().await;
         }
         if copy.role() != (Role::Primary { term }) {
-            if copy.log_state().suspect && !self.holds_most(state, shard, copy).await {
-                let reason = "the machine started anew with unsynced asynchronous writes, another in-sync copy holds more";
-                let change = Change::PrimaryFailed {
-                    shard: self.shard,
-                    term,
-                    reason: reason.to_owned(),
-                };
-                if let Err(error) = self.inner.meta.propose(change).await {
-                    warn!(shard = %self.shard, %error, "a copy that may have lost writes could not step back");
-                }
-                return Look::Again;
+            if copy.log_state().suspect
+                && let Err(look) = self.holds_most(state, shard, copy).await
+            {
+                return look;
             }
             self.stop_segments().await;
             let activation = Activation {
@@ -228,6 +219,8 @@ impl Keeper {
                 warn!(shard = %self.shard, term, %error, "a primary could not be activated");
                 return Look::Again;
             }
+            self.asks = None;
+            copy.note_waiting(None);
         }
         if let Some(primary) = &self.primary {
             primary.follow(state);
@@ -259,35 +252,6 @@ impl Keeper {
         }
         copy.admit(term);
         Look::Later
-    }
-
-    /// `AsyncLossBounded`: asks the other in-sync copies whether they hold more than this one, which may have lost its last asynchronous
-    /// writes. A copy that does not answer does not count.
-    async fn holds_most(&self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> bool {
-        let own = copy.log_state();
-        let asked = shard
-            .in_sync_copies()
-            .filter(|other| other.allocation != copy.allocation() && state.is_alive(other.node))
-            .filter_map(|other| Some((other.allocation, Peer::process(state.node(other.node)?))))
-            .map(|(allocation, peer)| async move {
-                let which = Which { shard: self.shard, allocation };
-                let answer: Result<Option<LogState>, _> =
-                    call(&self.inner.client, &peer, STATE, &which, CALL_DEADLINE).await;
-                match answer {
-                    Ok(state) => state,
-                    Err(error) => {
-                        warn!(shard = %self.shard, %allocation, %error, "an in-sync copy was not asked what it holds");
-                        None
-                    }
-                }
-            });
-        let others: Vec<LogState> = join_all(asked).await.into_iter().flatten().collect();
-        let most = others.iter().map(|other| (other.last_term, other.last)).max();
-        let holds = most <= Some((own.last_term, own.last));
-        if holds {
-            warn!(shard = %self.shard, last = ?own.last, asked = others.len(), "asynchronous writes after this operation may be lost: the machine started anew before they were synced");
-        }
-        holds
     }
 
     // ---- recovery ----

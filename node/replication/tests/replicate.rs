@@ -603,23 +603,8 @@ async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     cluster.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them() {
-    let mut cluster = Cluster::start(2);
-    cluster
-        .create_with(IndexSettings {
-            durability: Durability::Async,
-            sync_interval_ms: 3_600_000,
-            number_of_replicas: 1,
-            ..IndexSettings::default()
-        })
-        .await;
-    fill(&cluster, 0, 0..50).await;
-    let dir = cluster.copy(0).dir().to_owned();
-    for node in 0..2 {
-        cluster.kill(node).await;
-    }
-    // The machine of node 0 started anew: what the kernel had is gone.
+/// The machine of a node whose process has ended started anew: what the kernel had of its log is gone.
+fn lose_power(dir: &std::path::Path) {
     let record = std::fs::read_to_string(dir.join("copy.json")).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
     record["kernel_boot_id"] = "another".into();
@@ -636,17 +621,37 @@ async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them()
         .unwrap();
     let length = log.metadata().unwrap().len();
     log.set_len(length * 2 / 3).unwrap();
+}
+
+/// Two copies with 50 asynchronous writes, both killed; the machine of node 0 lost some of them.
+async fn killed_and_node_0_lost_writes() -> Cluster {
+    let mut cluster = Cluster::start(2);
+    cluster
+        .create_with(IndexSettings {
+            durability: Durability::Async,
+            sync_interval_ms: 3_600_000,
+            number_of_replicas: 1,
+            ..IndexSettings::default()
+        })
+        .await;
+    fill(&cluster, 0, 0..50).await;
+    let dir = cluster.copy(0).dir().to_owned();
     for node in 0..2 {
-        cluster.restart(node);
+        cluster.kill(node).await;
     }
-    eventually("both are open", async || {
-        (0..2).all(|node| cluster.process(node).replication.copy(SHARD).is_ok())
+    lose_power(&dir);
+    cluster
+}
+
+async fn is_open(cluster: &Cluster, node: usize) {
+    eventually("its copy is open", async || {
+        cluster.process(node).replication.copy(SHARD).is_ok()
     })
     .await;
-    assert!(
-        cluster.copy(0).log_state().last < Some(49),
-        "the test lost something"
-    );
+}
+
+/// As the manager would; it may not come to admit writes.
+fn give_to_node_0(cluster: &Cluster) {
     let change = Change::Activate {
         shard: SHARD,
         term: cluster.shard().term + 1,
@@ -654,6 +659,40 @@ async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them()
         boot_id: cluster.process(0).member.boot_id.unwrap(),
     };
     cluster.meta.apply(change).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them() {
+    let mut cluster = killed_and_node_0_lost_writes().await;
+    for node in 0..2 {
+        cluster.restart(node);
+        is_open(&cluster, node).await;
+    }
+    assert!(
+        cluster.copy(0).log_state().last < Some(49),
+        "the test lost something"
+    );
+    give_to_node_0(&cluster);
+    eventually("it gives way", async || cluster.shard().active.is_none()).await;
+    assert_eq!(cluster.shard().in_sync, [id(2)].into(), "AsyncLossBounded");
+    cluster.activate(1, id(2)).await;
+    assert_documents(&cluster, 1, 50).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_may_have_lost_writes_waits_for_the_report_of_one_that_is_away() {
+    let mut cluster = killed_and_node_0_lost_writes().await;
+    cluster.restart(0);
+    is_open(&cluster, 0).await;
+    give_to_node_0(&cluster);
+    eventually("it waits, and says for whom", async || {
+        let waits = cluster.copy(0).stats().waiting_for;
+        waits.is_some_and(|reason| reason.contains(&id(2).to_string()))
+    })
+    .await;
+    assert!(!cluster.shard().started);
+    cluster.restart(1);
     eventually("it gives way", async || cluster.shard().active.is_none()).await;
     assert_eq!(cluster.shard().in_sync, [id(2)].into(), "AsyncLossBounded");
     cluster.activate(1, id(2)).await;

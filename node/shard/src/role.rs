@@ -79,6 +79,8 @@ impl Actor {
             goes_on
         });
         self.usable()?;
+        // What it does not hold is lost, or was asked for before.
+        copy.trust();
         info!(shard = %copy.id, term, ?last, "primary: admits writes");
         Ok(())
     }

@@ -169,8 +169,8 @@ pub struct LogState {
     pub positions: Positions,
     /// Last operation that its searcher shows.
     pub visible: Option<u64>,
-    /// Its last end was unclean, the machine has started anew since, and it had unsynced writes: acknowledged async writes
-    /// may be missing.
+    /// Its last end was unclean, and the machine has started anew since: acknowledged async writes may be missing. Until it has
+    /// caught up with a primary, or is one.
     pub suspect: bool,
 }
 

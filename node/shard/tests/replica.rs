@@ -255,6 +255,58 @@ async fn a_promoted_replica_knows_what_is_committed_and_not_shown_yet() {
     copy.close().await.unwrap();
 }
 
+/// As if the machine had started anew since the copy was used last.
+fn another_kernel(dir: &Path) {
+    let path = dir.join("copy.json");
+    let record = std::fs::read_to_string(&path).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    record["kernel_boot_id"] = "another".into();
+    std::fs::write(path, record.to_string()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_whose_machine_started_anew_is_suspect_until_it_has_caught_up() {
+    let dir = TempDir::new().unwrap();
+    let site = site(&dir);
+    let copy = replica(&site).await;
+    copy.abandon().await;
+    drop(copy);
+    another_kernel(&dir.path().join(id(1).to_string()));
+    // The index asks for `request` now: it may have been `async` when the last writes came.
+    for clean in [false, true] {
+        let copy = site.open(id(1), OpenMode::Existing).await;
+        assert!(copy.log_state().suspect);
+        if clean {
+            copy.close().await.unwrap();
+        } else {
+            copy.abandon().await;
+        }
+    }
+    let copy = site.open(id(1), OpenMode::Existing).await;
+    assert!(copy.log_state().suspect, "no end of the process makes it whole");
+    copy.append_from_primary(Batch {
+        primary_last: Some(12),
+        ..batch(2, Some(keep(Some(9))), vec![operation(10, 2, "d10")], Some(9))
+    })
+    .await
+    .unwrap();
+    assert!(copy.log_state().suspect, "the primary holds more");
+    copy.append_from_primary(batch(
+        2,
+        None,
+        vec![operation(11, 2, "d11"), operation(12, 2, "d12")],
+        Some(9),
+    ))
+    .await
+    .unwrap();
+    assert!(!copy.log_state().suspect);
+    copy.abandon().await;
+    drop(copy);
+    let copy = site.open(id(1), OpenMode::Existing).await;
+    assert!(!copy.log_state().suspect);
+    copy.close().await.unwrap();
+}
+
 /// Brings the files of a primary's checkpoint to a copy that is being built.
 fn bring(from: &ShardCopy, to: &ShardCopy) -> segmentry_engine::Checkpoint {
     let pinned = from.engine().pin_checkpoint();
