@@ -1,13 +1,14 @@
 //! What can go wrong in the engine.
 
 use std::{io, path::PathBuf};
+use tantivy::{TantivyError, directory::error::OpenReadError};
 
 /// An engine operation that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The search library.
     #[error("search library: {0}")]
-    Tantivy(#[from] tantivy::TantivyError),
+    Tantivy(#[from] TantivyError),
     /// The file system.
     #[error("{context}: {source}")]
     Io {
@@ -90,6 +91,19 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// True where the file system failed in a way that may go by itself.
+    pub fn is_transient(&self) -> bool {
+        let kind = match self {
+            Self::Io { source, .. } => source.kind(),
+            Self::Tantivy(TantivyError::IoError(source)) => source.kind(),
+            Self::Tantivy(TantivyError::OpenReadError(OpenReadError::IoError { io_error, .. })) => {
+                io_error.kind()
+            }
+            _ => return false,
+        };
+        segmentry_vfs::is_transient(kind)
+    }
+
     pub(crate) fn io(context: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let context = context.into();
         move |source| Self::Io { context, source }

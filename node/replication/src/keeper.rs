@@ -7,23 +7,21 @@
 //! | in sync | opens it and follows |
 //! | listed, not in sync | opens or creates it, recovers it from the primary |
 //! | not listed | closes it; its folder goes when `folders` allows |
+//!
+//! [`opening`] opens copies, and says what it means when one cannot be opened, or fails; [`suspect`]
+//! judges one that may have lost writes with its machine.
 
-use crate::{
-    applier::Inner,
-    folders,
-    primary::Primary,
-    protocol::{CALL_DEADLINE, STATE, Which, call},
-    recovery,
-    segments::Segments,
-};
-use futures::future::join_all;
+mod opening;
+mod suspect;
+
+use crate::{applier::Inner, primary::Primary, recovery, segments::Segments};
 use segmentry_meta::ProposeError;
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{Activation, CopyFailure, LogState, OpenError, OpenMode, Role, ShardConfig, ShardCopy};
-use segmentry_state::{AllocationId, BootId, Change, ClusterState, Index, Shard, ShardId};
+use segmentry_shard::{Activation, Role, ShardCopy};
+use segmentry_state::{AllocationId, BootId, Change, ClusterState, Shard, ShardId};
 use segmentry_wire::Peer;
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -31,15 +29,15 @@ use tracing::{error, info, warn};
 const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 /// A complete copy that is not in sync yet asks again after this long.
 const READY_AGAIN: Duration = Duration::from_secs(2);
-/// Attempts to open a copy, after which it is reported as broken.
-const OPEN_ATTEMPTS: u32 = 3;
 
 /// Why a keeper looks again.
 enum Look {
     /// At the next change.
     Later,
-    /// Also after a pause.
+    /// Also after a pause, longer each time.
     Again,
+    /// Also after this long.
+    After(Duration),
     /// The index is gone.
     Gone,
 }
@@ -53,8 +51,10 @@ pub(crate) struct Keeper {
     segments: Option<Segments>,
     recovery: Option<Recovery>,
     attempts: u32,
-    /// The copy that was reported as broken.
-    broken: Option<AllocationId>,
+    /// The copy that was reported as broken, and when it was tried last.
+    broken: Option<(AllocationId, Instant)>,
+    /// Since when the reports of other copies are waited for, before an activation.
+    asks: Option<Instant>,
     pause: Duration,
     recovery_pause: Duration,
 }
@@ -78,6 +78,7 @@ impl Keeper {
             recovery: None,
             attempts: 0,
             broken: None,
+            asks: None,
             pause: *AGAIN.start(),
             recovery_pause: Duration::ZERO,
         }
@@ -100,6 +101,10 @@ impl Keeper {
                 Look::Again => {
                     let pause = self.pause;
                     self.pause = (pause * 2).min(*AGAIN.end());
+                    Some(pause)
+                }
+                Look::After(pause) => {
+                    self.pause = *AGAIN.start();
                     Some(pause)
                 }
             };
@@ -140,13 +145,16 @@ impl Keeper {
         if let Some(failure) = self.failed() {
             return self.after_failure(shard, allocation, &failure).await;
         }
-        if listed.broken.is_some() || self.broken == Some(allocation) {
-            self.close(true).await;
-            return Look::Later;
+        let reported = listed.broken.is_some();
+        if self.copy.is_none() {
+            if let Some(rest) = self.rests(allocation) {
+                return Look::After(rest);
+            }
+            if let Err(look) = self.open(index, shard, allocation).await {
+                return look;
+            }
         }
-        if self.copy.is_none()
-            && let Err(look) = self.open(index, shard, allocation).await
-        {
+        if reported && let Err(look) = self.report_opened(allocation).await {
             return look;
         }
         let Some(copy) = self.copy.clone() else {
@@ -185,121 +193,6 @@ impl Keeper {
         self.recover(state, shard, &copy).await
     }
 
-    fn failed(&self) -> Option<CopyFailure> {
-        match self.copy.as_ref()?.role() {
-            Role::Failed(failure) => Some(failure),
-            _ => None,
-        }
-    }
-
-    /// Opens or creates the copy.
-    async fn open(
-        &mut self,
-        index: &Arc<Index>,
-        shard: &Shard,
-        allocation: AllocationId,
-    ) -> Result<(), Look> {
-        let in_sync = shard.is_in_sync(allocation);
-        let first = !shard.created && shard.primary == Some(allocation);
-        let fallback = match (in_sync, first) {
-            (_, true) => Some(OpenMode::Create),
-            (false, _) => Some(OpenMode::Recover),
-            (true, false) => None,
-        };
-        let config = || ShardConfig {
-            node: Arc::clone(&self.inner.resources),
-            dir: folders::folder(&self.inner.root, self.shard, allocation),
-            index: Arc::clone(index),
-            shard: self.shard.shard,
-            allocation,
-        };
-        let (existing, other) = (config(), config());
-        let opening =
-            self.inner
-                .data
-                .spawn_blocking(move || match ShardCopy::open(existing, OpenMode::Existing) {
-                    Err(OpenError::NoCopy(_) | OpenError::Incomplete(_)) if fallback.is_some() => {
-                        ShardCopy::open(other, fallback.unwrap_or(OpenMode::Existing))
-                    }
-                    outcome => outcome,
-                });
-        let outcome = match opening.await {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                error!(shard = %self.shard, %error, "opening a copy ended abnormally");
-                return Err(Look::Again);
-            }
-        };
-        match outcome {
-            Ok(copy) => {
-                info!(shard = %self.shard, %allocation, index = index.name, state = ?copy.log_state(), "copy opened");
-                self.attempts = 0;
-                self.inner.shards.put(Arc::clone(&copy));
-                self.copy = Some(copy);
-                Ok(())
-            }
-            Err(error) => {
-                self.attempts += 1;
-                warn!(shard = %self.shard, %allocation, attempt = self.attempts, %error, "a copy cannot be opened");
-                if self.attempts < OPEN_ATTEMPTS {
-                    return Err(Look::Again);
-                }
-                Err(self.report_broken(allocation, error.to_string()).await)
-            }
-        }
-    }
-
-    async fn report_broken(&mut self, allocation: AllocationId, reason: String) -> Look {
-        let change = Change::CopyBroken {
-            shard: self.shard,
-            allocation,
-            reason,
-        };
-        match self.inner.meta.propose(change).await {
-            Ok(_) | Err(ProposeError::Refused(_)) => {
-                self.attempts = 0;
-                self.broken = Some(allocation);
-                Look::Later
-            }
-            Err(error) => {
-                warn!(shard = %self.shard, %error, "a broken copy could not be reported");
-                Look::Again
-            }
-        }
-    }
-
-    /// A copy has failed: it is closed. A primary says so; another copy is opened again, or reported where its log failed.
-    async fn after_failure(
-        &mut self,
-        shard: &Shard,
-        allocation: AllocationId,
-        failure: &CopyFailure,
-    ) -> Look {
-        let primary = shard.primary == Some(allocation) && shard.active == Some(self.inner.boot);
-        if primary {
-            let change = Change::PrimaryFailed {
-                shard: self.shard,
-                term: shard.term,
-                reason: failure.to_string(),
-            };
-            match self.inner.meta.propose(change).await {
-                Ok(_) | Err(ProposeError::Refused(_)) => {}
-                Err(error) => {
-                    warn!(shard = %self.shard, %error, "the failure of a primary could not be reported");
-                    return Look::Again;
-                }
-            }
-            self.close(false).await;
-            return Look::Again;
-        }
-        self.close(false).await;
-        self.attempts += 1;
-        if matches!(failure, CopyFailure::Log(_)) || self.attempts > OPEN_ATTEMPTS {
-            return self.report_broken(allocation, failure.to_string()).await;
-        }
-        Look::Again
-    }
-
     // ---- primary ----
 
     async fn be_primary(&mut self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> Look {
@@ -312,17 +205,10 @@ impl Keeper {
             self.stop_primary().await;
         }
         if copy.role() != (Role::Primary { term }) {
-            if copy.log_state().suspect && !self.holds_most(state, shard, copy).await {
-                let reason = "the machine started anew with unsynced asynchronous writes, another in-sync copy holds more";
-                let change = Change::PrimaryFailed {
-                    shard: self.shard,
-                    term,
-                    reason: reason.to_owned(),
-                };
-                if let Err(error) = self.inner.meta.propose(change).await {
-                    warn!(shard = %self.shard, %error, "a copy that may have lost writes could not step back");
-                }
-                return Look::Again;
+            if copy.log_state().suspect
+                && let Err(look) = self.holds_most(state, shard, copy).await
+            {
+                return look;
             }
             self.stop_segments().await;
             let activation = Activation {
@@ -333,6 +219,8 @@ impl Keeper {
                 warn!(shard = %self.shard, term, %error, "a primary could not be activated");
                 return Look::Again;
             }
+            self.asks = None;
+            copy.note_waiting(None);
         }
         if let Some(primary) = &self.primary {
             primary.follow(state);
@@ -366,35 +254,6 @@ impl Keeper {
         Look::Later
     }
 
-    /// `AsyncLossBounded`: asks the other in-sync copies whether they hold more than this one, which may have lost its last asynchronous
-    /// writes. A copy that does not answer does not count.
-    async fn holds_most(&self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> bool {
-        let own = copy.log_state();
-        let asked = shard
-            .in_sync_copies()
-            .filter(|other| other.allocation != copy.allocation() && state.is_alive(other.node))
-            .filter_map(|other| Some((other.allocation, Peer::process(state.node(other.node)?))))
-            .map(|(allocation, peer)| async move {
-                let which = Which { shard: self.shard, allocation };
-                let answer: Result<Option<LogState>, _> =
-                    call(&self.inner.client, &peer, STATE, &which, CALL_DEADLINE).await;
-                match answer {
-                    Ok(state) => state,
-                    Err(error) => {
-                        warn!(shard = %self.shard, %allocation, %error, "an in-sync copy was not asked what it holds");
-                        None
-                    }
-                }
-            });
-        let others: Vec<LogState> = join_all(asked).await.into_iter().flatten().collect();
-        let most = others.iter().map(|other| (other.last_term, other.last)).max();
-        let holds = most <= Some((own.last_term, own.last));
-        if holds {
-            warn!(shard = %self.shard, last = ?own.last, asked = others.len(), "asynchronous writes after this operation may be lost: the machine started anew before they were synced");
-        }
-        holds
-    }
-
     // ---- recovery ----
 
     async fn recover(&mut self, state: &Arc<ClusterState>, shard: &Shard, copy: &Arc<ShardCopy>) -> Look {
@@ -417,13 +276,19 @@ impl Keeper {
                 }
             }
         }
-        match &self.recovery {
-            Some(running) if running.from == from => {}
-            Some(_) => {
-                self.stop_recovery().await;
-                self.start_recovery(copy, node, from, Duration::ZERO);
+        let mut pause = self.recovery_pause;
+        if self.recovery.as_ref().is_some_and(|running| running.from != from) {
+            self.stop_recovery().await;
+            pause = Duration::ZERO;
+        }
+        if self.recovery.is_none() {
+            if copy.half_built() {
+                // Its log begins once: no further attempt could complete it. What is opened next is complete, or made anew.
+                info!(shard = %self.shard, allocation = %copy.allocation(), "a recovery was interrupted after the log had begun, it begins anew");
+                self.close(false).await;
+                return Look::Again;
             }
-            None => self.start_recovery(copy, node, from, self.recovery_pause),
+            self.start_recovery(copy, node, from, pause);
         }
         Look::Later
     }

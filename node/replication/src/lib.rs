@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`applier`] and its [`keeper`]s make this node's copies what the cluster state says; [`folders`] is what lies on the disk;
-//! - [`stream`] continues the log of one copy; [`primary`] owns the streams of one primary;
+//! - [`stream`] continues the log of one copy, with [`patience`]; [`primary`] owns the streams of one primary;
 //! - [`recovery`] builds a copy from the primary's files; [`segments`] follows its checkpoints (SEGMENT); [`source`] is the primary's
 //!   side of both;
 //! - [`serve`] the routes; [`protocol`] what travels; [`access`] what a coordinator uses.
@@ -20,6 +20,7 @@ mod access;
 mod applier;
 mod folders;
 mod keeper;
+mod patience;
 mod primary;
 mod protocol;
 mod recovery;

@@ -5,7 +5,7 @@
 //! | pin | an empty, incomplete folder | the primary holds a checkpoint and the operations behind it | a pin that ends by itself |
 //! | mapping | – | this node knows the mapping of the checkpoint | – |
 //! | link, fetch | – | every file is here and verified | an incomplete folder, removed by the next attempt |
-//! | complete | – | the commit is durable, the log begins behind it, `copy.json` says complete | as above, or the next state |
+//! | complete | – | the commit is durable, the log begins behind it, `copy.json` says complete | as above, or the next state; a log that has begun begins no second time, so the keeper closes the copy |
 //! | ready | a complete copy that is not in sync | the primary sends operations, awaits the copy, then `AddInSync` | a complete copy: the next attempt begins with `ready` |
 
 use crate::{

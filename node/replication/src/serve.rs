@@ -3,6 +3,7 @@
 use crate::{
     Replication,
     applier::Inner,
+    patience::FAILED,
     protocol::{
         APPEND, Appended, CALL_DEADLINE, CHECKPOINT, FILES, FilesRequest, NOT_HERE, Notice, PIN, PinRequest,
         READY, REFRESH_DEADLINE, Ready, SHOW, STATE, Show, UNPIN, Which, call, decode_batch,
@@ -29,7 +30,7 @@ impl Replication {
             async move { write(APPEND, &append(&inner, &body).await?) }
         });
         let routes = self.add(routes, STATE, |inner, _, which: Which| async move {
-            Ok(state(&inner, which))
+            state(&inner, which)
         });
         let routes = self.add(routes, PIN, |inner, _, request: PinRequest| async move {
             source::pin(&inner, request).await
@@ -187,23 +188,44 @@ fn write<T: Serialize>(path: &str, answer: &T) -> Result<Bytes, RemoteError> {
         .map_err(|error| RemoteError::internal(format!("answer of {path} cannot be encoded: {error}")))
 }
 
+/// Why a copy that is meant cannot be had.
+enum Missing {
+    /// It is not open here (yet).
+    NotHere(String),
+    /// It is here and cannot go on.
+    Failed(String),
+}
+
+impl From<Missing> for RemoteError {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::NotHere(reason) => Self::new(503, NOT_HERE, reason),
+            Missing::Failed(reason) => Self::new(503, FAILED, reason),
+        }
+    }
+}
+
 /// The copy that is meant, if it is open.
-fn find(inner: &Inner, which: Which) -> Result<Arc<ShardCopy>, String> {
+fn find(inner: &Inner, which: Which) -> Result<Arc<ShardCopy>, Missing> {
     let Which { shard, allocation } = which;
-    let copy = inner
-        .shards
-        .get(shard)
-        .ok_or_else(|| format!("no copy of [{shard}] is open here"))?;
+    let not_here = |reason: String| Err(Missing::NotHere(reason));
+    let Some(copy) = inner.shards.get(shard) else {
+        return not_here(format!("no copy of [{shard}] is open here"));
+    };
     if copy.allocation() != allocation {
-        return Err(format!(
+        return not_here(format!(
             "copy [{allocation}] of [{shard}] is not open here, [{}] is",
             copy.allocation()
         ));
     }
     match copy.role() {
-        Role::Recovering => Err(format!("copy [{allocation}] of [{shard}] is being built")),
-        Role::Closed => Err(format!("copy [{allocation}] of [{shard}] was closed")),
-        Role::Failed(_) | Role::Replica { .. } | Role::Primary { .. } | Role::Deposed { .. } => Ok(copy),
+        Role::Recovering => not_here(format!("copy [{allocation}] of [{shard}] is being built")),
+        Role::Closed => not_here(format!("copy [{allocation}] of [{shard}] was closed")),
+        // What its log state says is not true of its disk any more.
+        Role::Failed(failure) => Err(Missing::Failed(format!(
+            "copy [{allocation}] of [{shard}] has failed: {failure}"
+        ))),
+        Role::Replica { .. } | Role::Primary { .. } | Role::Deposed { .. } => Ok(copy),
     }
 }
 
@@ -212,7 +234,8 @@ async fn append(inner: &Arc<Inner>, body: &Bytes) -> Result<Appended, RemoteErro
         decode_batch(body).map_err(|reason| RemoteError::new(400, "unreadable_request", reason))?;
     let copy = match find(inner, which) {
         Ok(copy) => copy,
-        Err(reason) => return Ok(Appended::NotHere(reason)),
+        Err(Missing::NotHere(reason)) => return Ok(Appended::NotHere(reason)),
+        Err(Missing::Failed(reason)) => return Ok(Appended::Refused(AppendRefusal::Failed(reason))),
     };
     Ok(match copy.append_from_primary(batch).await {
         Ok(state) => Appended::Done(state),
@@ -221,8 +244,12 @@ async fn append(inner: &Arc<Inner>, body: &Bytes) -> Result<Appended, RemoteErro
     })
 }
 
-fn state(inner: &Inner, which: Which) -> Option<LogState> {
-    find(inner, which).ok().map(|copy| copy.log_state())
+fn state(inner: &Inner, which: Which) -> Result<Option<LogState>, RemoteError> {
+    match find(inner, which) {
+        Ok(copy) => Ok(Some(copy.log_state())),
+        Err(Missing::NotHere(_)) => Ok(None),
+        Err(failed @ Missing::Failed(_)) => Err(failed.into()),
+    }
 }
 
 fn checkpoint(inner: &Inner, notice: Notice) {
@@ -241,8 +268,7 @@ async fn show(inner: &Arc<Inner>, request: Show) -> Result<Option<u64>, RemoteEr
         global_checkpoint,
         milliseconds,
     } = request;
-    let not_here = |reason: String| RemoteError::new(503, NOT_HERE, reason);
-    let copy = find(inner, which).map_err(not_here)?;
+    let copy = find(inner, which)?;
     let deadline = Instant::now() + Duration::from_millis(milliseconds).min(REFRESH_DEADLINE);
     copy.learn_checkpoint(term, global_checkpoint);
     let segments = copy.index().settings.replication_type == ReplicationType::Segment;

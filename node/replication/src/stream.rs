@@ -7,8 +7,8 @@
 //!      └──── the copy expects another batch, or did not answer
 //! ```
 //!
-//! A copy that a write needs and that is gone, silent, or cannot follow is failed out of the in-sync set through the cluster state;
-//! the tracker awaits it until that is applied. A copy that nobody needs is tried again, for as long as it is listed.
+//! A copy that a write needs and that is gone, silent, stands still, or cannot follow is failed out of the in-sync set through the
+//! cluster state; the tracker awaits it until that is applied. A copy that nobody needs is tried again, for as long as it is listed.
 //!
 //! **What stays of a copy's log at a term start.** Each term has one writer, and a copy holds a prefix of what that writer sent. So
 //! two logs that hold an operation of the same number *and* term are equal up to it: then everything stays. Otherwise what is at
@@ -16,16 +16,17 @@
 
 use crate::{
     applier::Inner,
+    patience::{BUSY, Patience, Trouble},
     protocol::{
-        APPEND, APPEND_DEADLINE, Appended, BATCH_BYTES, CALL_DEADLINE, OPENING, SILENCE, STATE, Which, call,
+        APPEND, APPEND_DEADLINE, Appended, BATCH_BYTES, CALL_DEADLINE, SILENCE, STATE, Which, call,
         encode_batch, read_answer,
     },
 };
 use segmentry_meta::ProposeError;
-use segmentry_shard::{AppendRefusal, Batch, CopyError, LogState, Role, ShardCopy, TermStart};
+use segmentry_shard::{AppendRefusal, Batch, LogState, Role, ShardCopy, TermStart};
 use segmentry_state::{AllocationId, Change, ClusterState, NodeId};
 use segmentry_translog::Pin;
-use segmentry_wire::{CallError, Peer};
+use segmentry_wire::Peer;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -35,8 +36,6 @@ use tracing::{debug, info, warn};
 const TRAILING: Duration = Duration::from_millis(10);
 /// Between two looks at a copy that is idle and has not persisted everything.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// Silence of a copy whose process answers pings.
-const BUSY: Duration = Duration::from_secs(30);
 /// One ping.
 const PING_DEADLINE: Duration = Duration::from_secs(1);
 /// Pauses between attempts.
@@ -62,18 +61,6 @@ struct Cursor {
     next: u64,
     start: Option<TermStart>,
     known: LogState,
-}
-
-/// What went wrong.
-enum Trouble {
-    /// The process is gone.
-    Gone(String),
-    /// No answer.
-    Silent(String),
-    /// Its node answers, the copy is not open yet.
-    Opening(String),
-    /// It cannot follow by its log.
-    Cannot(String),
 }
 
 /// How a stream ends.
@@ -103,7 +90,7 @@ impl Stream {
 
     async fn keep(&mut self) -> End {
         let mut cursor: Option<Cursor> = None;
-        let mut trouble: Option<Instant> = None;
+        let mut patience = Patience::default();
         let mut pause = PAUSES.start;
         loop {
             if !self.is_primary() {
@@ -113,28 +100,53 @@ impl Stream {
                 None => self.handshake().await,
                 Some(known) => self.continue_log(known).await,
             };
-            match step {
-                Ok(Some(known)) => {
-                    trouble = None;
-                    pause = PAUSES.start;
-                    if self.joining
-                        && let Some(end) = self.join(&known).await
+            let (end, goes_on) = match step {
+                Ok(known) => {
+                    let still = self.stands_still(&mut patience);
+                    let mut end = match still {
+                        Some(since) if since.elapsed() >= BUSY => self.fail(&self.standstill(since)).await,
+                        _ => None,
+                    };
+                    if let Some(known) = &known
+                        && self.joining
+                        && end.is_none()
                     {
-                        return end;
+                        end = self.join(known).await;
                     }
-                    cursor = Some(known);
+                    let goes_on = known.is_some();
+                    cursor = known;
+                    (end, goes_on)
                 }
-                Ok(None) => {}
                 Err(what) => {
-                    let since = *trouble.get_or_insert(self.asked);
-                    if let Some(end) = self.judge(&what, since).await {
-                        return end;
-                    }
-                    tokio::time::sleep(Duration::from_millis(pause)).await;
-                    pause = (pause * 2).min(PAUSES.end);
+                    let since = patience.since(&what, self.asked);
+                    (self.judge(&what, since).await, false)
                 }
+            };
+            if let Some(end) = end {
+                return end;
+            }
+            if goes_on {
+                pause = PAUSES.start;
+            } else {
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                pause = (pause * 2).min(PAUSES.end);
             }
         }
+    }
+
+    /// The copy answered: since when does it hold up acknowledgements without moving?
+    fn stands_still(&self, patience: &mut Patience) -> Option<Instant> {
+        let allocation = self.which.allocation;
+        let (counts, holds_up) = (self.copy.counts_on(allocation), self.copy.holds_up(allocation));
+        patience.answered(counts, holds_up, Instant::now())
+    }
+
+    fn standstill(&self, since: Instant) -> String {
+        format!(
+            "it answers, and its log has stood still for {} s: its positions are {:?}",
+            since.elapsed().as_secs(),
+            self.copy.position_of(self.which.allocation)
+        )
     }
 
     /// The process of the copy's node, as the cluster state has it.
@@ -152,9 +164,8 @@ impl Stream {
     async fn handshake(&mut self) -> Result<Option<Cursor>, Trouble> {
         self.asked = Instant::now();
         let peer = self.peer()?;
-        let answer: Option<LogState> = call(&self.inner.client, &peer, STATE, &self.which, CALL_DEADLINE)
-            .await
-            .map_err(trouble)?;
+        let answer: Option<LogState> =
+            call(&self.inner.client, &peer, STATE, &self.which, CALL_DEADLINE).await?;
         let Some(known) = answer else {
             return Err(Trouble::Opening("the copy is not open there yet".to_owned()));
         };
@@ -187,7 +198,7 @@ impl Stream {
                     return Err(Trouble::Silent(format!("operation {next} is not in the log yet")));
                 }
                 Ok(_) => {}
-                Err(error) => return Err(local(error)),
+                Err(error) => return Err(error.into()),
             }
         }
         debug!(shard = %self.which.shard, allocation = %self.which.allocation, term = self.term, ?start, next, "continues the log of a copy");
@@ -211,7 +222,7 @@ impl Stream {
         let own = tokio::task::spawn_blocking(move || copy.term_at(last)).await;
         match own {
             Ok(Ok(own)) => Ok(own == Some(term)),
-            Ok(Err(error)) => Err(local(error)),
+            Ok(Err(error)) => Err(error.into()),
             Err(error) => Err(Trouble::Silent(error.to_string())),
         }
     }
@@ -222,11 +233,7 @@ impl Stream {
         if !self.is_primary() {
             return Ok(None);
         }
-        let operations = self
-            .copy
-            .operations_from(cursor.next, BATCH_BYTES)
-            .await
-            .map_err(local)?;
+        let operations = self.copy.operations_from(cursor.next, BATCH_BYTES).await?;
         self.send(cursor, operations).await
     }
 
@@ -248,7 +255,8 @@ impl Stream {
             tokio::time::sleep(TRAILING).await;
         };
         let owes = async {
-            if known.positions.persisted >= known.positions.written {
+            // What it took and has not even written counts as well: its disk may hang.
+            if known.positions.persisted >= known.last {
                 std::future::pending::<()>().await;
             }
             tokio::time::sleep(HEARTBEAT).await;
@@ -285,9 +293,8 @@ impl Stream {
             .inner
             .client
             .call_bytes(&peer, APPEND, body, APPEND_DEADLINE)
-            .await
-            .map_err(trouble)?;
-        match read_answer::<Appended>(APPEND, &answer).map_err(trouble)? {
+            .await?;
+        match read_answer::<Appended>(APPEND, &answer)? {
             Appended::Done(mut known) => {
                 self.copy.replica_position(self.which.allocation, known.positions);
                 let next = known.last.map_or(0, |last| last + 1);
@@ -310,8 +317,7 @@ impl Stream {
                 Ok(None)
             }
             Appended::Refused(AppendRefusal::Diverged(reason)) => Err(Trouble::Cannot(reason)),
-            // Its node may open it again.
-            Appended::Refused(AppendRefusal::Failed(reason)) => Err(Trouble::Silent(reason)),
+            Appended::Refused(AppendRefusal::Failed(reason)) => Err(Trouble::Failed(reason)),
             Appended::NotHere(reason) => Err(Trouble::Opening(reason)),
         }
     }
@@ -322,21 +328,26 @@ impl Stream {
         let state = self.inner.meta.current();
         let listed = state
             .shard(self.which.shard)
-            .is_some_and(|shard| shard.copy(allocation).is_some());
-        if !listed {
+            .and_then(|shard| shard.copy(allocation));
+        let Some(listed) = listed else {
             self.follow_state(&state);
             return Some(End::Removed);
-        }
-        let needed = self.copy.is_awaited(allocation) && self.copy.unacknowledged();
-        let restarting = state.restart.is_some();
-        let (reason, patience) = match what {
-            Trouble::Gone(reason) if !restarting => (reason, Duration::ZERO),
-            Trouble::Gone(reason) | Trouble::Opening(reason) => (reason, OPENING),
-            // A process that answers is overloaded, not gone: it delays.
-            Trouble::Silent(reason) if needed && self.lives().await => (reason, BUSY),
-            Trouble::Silent(reason) => (reason, SILENCE),
-            Trouble::Cannot(reason) => (reason, Duration::ZERO),
         };
+        let needed = self.copy.holds_up(allocation);
+        let reason = what.reason();
+        debug!(shard = %self.which.shard, %allocation, reason, needed, "a copy cannot be reached");
+        if matches!(what, Trouble::Cannot(_)) {
+            return self.fail(reason).await;
+        }
+        if !needed {
+            return None;
+        }
+        if let Some(broken) = &listed.broken {
+            // Its own node said so: there is nothing to wait for.
+            return self.fail(broken).await;
+        }
+        let lives = matches!(what, Trouble::Silent(_)) && self.lives().await;
+        let patience = what.borne(state.restart.is_some(), lives);
         // What an earlier primary left above the checkpoint holds up searches, and no client's write yet: a process that starts
         // anew gets the time to come back.
         let patience = if self.copy.write_waits() {
@@ -344,9 +355,7 @@ impl Stream {
         } else {
             patience.max(SILENCE)
         };
-        let cannot = matches!(what, Trouble::Cannot(_));
-        debug!(shard = %self.which.shard, %allocation, reason, needed, "a copy cannot be reached");
-        if cannot || (needed && since.elapsed() >= patience) {
+        if since.elapsed() >= patience {
             return self.fail(reason).await;
         }
         None
@@ -439,29 +448,6 @@ pub(crate) fn follow_state(copy: &ShardCopy, term: u64, state: &ClusterState) {
     if shard.term == term {
         let listed = shard.copies.iter().map(|copy| copy.allocation).collect();
         copy.set_copies(&listed, &shard.in_sync);
-    }
-}
-
-fn trouble(error: CallError) -> Trouble {
-    match error {
-        CallError::Refused(_) => Trouble::Gone(error.to_string()),
-        CallError::Remote(error) if error.kind == crate::protocol::NOT_HERE => Trouble::Opening(error.reason),
-        // Another process is there: it is met by a new handshake once the cluster state knows it.
-        CallError::NewBoot(_)
-        | CallError::Silent { .. }
-        | CallError::Unreachable { .. }
-        | CallError::Foreign(_)
-        | CallError::Unauthorised(_)
-        | CallError::Remote(_) => Trouble::Silent(error.to_string()),
-    }
-}
-
-fn local(error: CopyError) -> Trouble {
-    match error {
-        CopyError::Trimmed(from) => Trouble::Cannot(format!(
-            "the primary's log no longer holds operations from {from}"
-        )),
-        other => Trouble::Silent(format!("the primary's log cannot be read: {other}")),
     }
 }
 

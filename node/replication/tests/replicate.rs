@@ -13,7 +13,7 @@ use segmentry_replication::{Refresh, shard::WriteError};
 use segmentry_settings::{Durability, ReplicationType, index::IndexSettings};
 use segmentry_state::{Change, NodeId};
 use std::{collections::BTreeMap, time::Duration};
-use support::{Cluster, SHARD, eventually, id, soon};
+use support::{Cluster, FaultyFs, SHARD, eventually, id, soon};
 use tokio::time::Instant;
 
 const BOTH: [ReplicationType; 2] = [ReplicationType::Document, ReplicationType::Segment];
@@ -388,6 +388,42 @@ async fn a_failed_copy_is_rebuilt_from_files_and_links_what_an_older_folder_has(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_a_new_primary_interrupts_after_the_log_began_begins_anew() {
+    let mut cluster = Cluster::start(3);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.copy(0).flush().await.unwrap();
+    // Node 2 cannot ask for files yet; then its disk hangs where the log of the new copy begins.
+    let hole = cluster.isolate(0);
+    cluster.assign(2, id(3));
+    eventually("the new copy waits for files", async || {
+        cluster.process(2).replication.copy(SHARD).is_ok()
+    })
+    .await;
+    cluster.process(2).disk.hang_syncs(true);
+    cluster.reconnect(0);
+    drop(hole);
+    eventually("the files are there", async || {
+        !cluster.process(2).replication.recoveries().is_empty()
+    })
+    .await;
+    let hole = cluster.isolate(1);
+    cluster.kill(0).await;
+    cluster.activate(1, id(2)).await;
+    fill(&cluster, 1, 10..20).await;
+    cluster.copy(1).flush().await.unwrap();
+    cluster.reconnect(1);
+    drop(hole);
+    cluster.process(2).disk.hang_syncs(false);
+    eventually("the new copy is in sync", async || {
+        cluster.shard().in_sync == [id(2), id(3)].into()
+    })
+    .await;
+    cluster.assert_same_logs(1, 2, 20).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_copy_joins_while_writes_go_on_and_misses_none() {
     for kind in BOTH {
         let cluster = Cluster::start(2);
@@ -468,6 +504,88 @@ async fn a_replica_whose_disk_fails_is_reported_and_a_write_goes_on_without_it()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_cannot_be_opened_any_more_holds_up_no_write() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..5).await;
+    cluster.process(1).disk.fail_syncs(true);
+    // No manager fails it out: the primary does, for its write.
+    let (name, source) = doc(5);
+    let begun = Instant::now();
+    cluster.write(0, &name, &source, Refresh::No).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert_eq!(cluster.shard().in_sync, [id(1)].into());
+    cluster.process(1).disk.fail_syncs(false);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_disk_hangs_while_its_process_answers_leaves_the_in_sync_set() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..5).await;
+    cluster.process(1).disk.hang_syncs(true);
+    let (name, source) = doc(5);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    cluster
+        .write_until(0, &name, &source, Refresh::No, deadline)
+        .await
+        .unwrap();
+    assert_eq!(cluster.shard().in_sync, [id(1)].into());
+    fill(&cluster, 0, 6..10).await;
+    cluster.process(1).disk.hang_syncs(false);
+    cluster.end().await;
+}
+
+fn failing_disk() -> FaultyFs {
+    let disk = FaultyFs::default();
+    disk.fail_syncs(true);
+    disk
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_in_sync_copy_is_not_given_up_for_a_disk_that_fails_for_a_while() {
+    let mut cluster = Cluster::start(1);
+    cluster.create(ReplicationType::Document, 0).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.kill(0).await;
+    cluster.restart_on(0, failing_disk());
+    let disk = cluster.process(0).disk.clone();
+    let change = Change::Activate {
+        shard: SHARD,
+        term: 2,
+        allocation: id(1),
+        boot_id: cluster.process(0).member.boot_id.unwrap(),
+    };
+    cluster.meta.apply(change).unwrap();
+    eventually("it was tried often", async || disk.failed_syncs() >= 6).await;
+    let shard = cluster.shard();
+    assert_eq!(shard.copy(id(1)).unwrap().broken, None);
+    assert!(shard.active.is_some(), "the activation goes on");
+    disk.fail_syncs(false);
+    eventually("the primary starts", async || cluster.shard().started).await;
+    assert_documents(&cluster, 0, 10).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_was_reported_as_broken_is_taken_back_once_it_opens() {
+    let mut cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.kill(1).await;
+    cluster.restart_on(1, failing_disk());
+    let broken = async || cluster.shard().copy(id(2)).unwrap().broken.is_some();
+    eventually("it is reported", broken).await;
+    cluster.process(1).disk.fail_syncs(false);
+    eventually("it is taken back", async || !broken().await).await;
+    fill(&cluster, 0, 10..20).await;
+    assert_eq!(cluster.shard().in_sync.len(), 2);
+    cluster.assert_same_logs(0, 1, 0).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(3);
     cluster.create(ReplicationType::Document, 2).await;
@@ -485,23 +603,8 @@ async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     cluster.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them() {
-    let mut cluster = Cluster::start(2);
-    cluster
-        .create_with(IndexSettings {
-            durability: Durability::Async,
-            sync_interval_ms: 3_600_000,
-            number_of_replicas: 1,
-            ..IndexSettings::default()
-        })
-        .await;
-    fill(&cluster, 0, 0..50).await;
-    let dir = cluster.copy(0).dir().to_owned();
-    for node in 0..2 {
-        cluster.kill(node).await;
-    }
-    // The machine of node 0 started anew: what the kernel had is gone.
+/// The machine of a node whose process has ended started anew: what the kernel had of its log is gone.
+fn lose_power(dir: &std::path::Path) {
     let record = std::fs::read_to_string(dir.join("copy.json")).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
     record["kernel_boot_id"] = "another".into();
@@ -518,17 +621,37 @@ async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them()
         .unwrap();
     let length = log.metadata().unwrap().len();
     log.set_len(length * 2 / 3).unwrap();
+}
+
+/// Two copies with 50 asynchronous writes, both killed; the machine of node 0 lost some of them.
+async fn killed_and_node_0_lost_writes() -> Cluster {
+    let mut cluster = Cluster::start(2);
+    cluster
+        .create_with(IndexSettings {
+            durability: Durability::Async,
+            sync_interval_ms: 3_600_000,
+            number_of_replicas: 1,
+            ..IndexSettings::default()
+        })
+        .await;
+    fill(&cluster, 0, 0..50).await;
+    let dir = cluster.copy(0).dir().to_owned();
     for node in 0..2 {
-        cluster.restart(node);
+        cluster.kill(node).await;
     }
-    eventually("both are open", async || {
-        (0..2).all(|node| cluster.process(node).replication.copy(SHARD).is_ok())
+    lose_power(&dir);
+    cluster
+}
+
+async fn is_open(cluster: &Cluster, node: usize) {
+    eventually("its copy is open", async || {
+        cluster.process(node).replication.copy(SHARD).is_ok()
     })
     .await;
-    assert!(
-        cluster.copy(0).log_state().last < Some(49),
-        "the test lost something"
-    );
+}
+
+/// As the manager would; it may not come to admit writes.
+fn give_to_node_0(cluster: &Cluster) {
     let change = Change::Activate {
         shard: SHARD,
         term: cluster.shard().term + 1,
@@ -536,6 +659,40 @@ async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them()
         boot_id: cluster.process(0).member.boot_id.unwrap(),
     };
     cluster.meta.apply(change).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_whose_machine_lost_async_writes_gives_way_to_one_that_has_them() {
+    let mut cluster = killed_and_node_0_lost_writes().await;
+    for node in 0..2 {
+        cluster.restart(node);
+        is_open(&cluster, node).await;
+    }
+    assert!(
+        cluster.copy(0).log_state().last < Some(49),
+        "the test lost something"
+    );
+    give_to_node_0(&cluster);
+    eventually("it gives way", async || cluster.shard().active.is_none()).await;
+    assert_eq!(cluster.shard().in_sync, [id(2)].into(), "AsyncLossBounded");
+    cluster.activate(1, id(2)).await;
+    assert_documents(&cluster, 1, 50).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_may_have_lost_writes_waits_for_the_report_of_one_that_is_away() {
+    let mut cluster = killed_and_node_0_lost_writes().await;
+    cluster.restart(0);
+    is_open(&cluster, 0).await;
+    give_to_node_0(&cluster);
+    eventually("it waits, and says for whom", async || {
+        let waits = cluster.copy(0).stats().waiting_for;
+        waits.is_some_and(|reason| reason.contains(&id(2).to_string()))
+    })
+    .await;
+    assert!(!cluster.shard().started);
+    cluster.restart(1);
     eventually("it gives way", async || cluster.shard().active.is_none()).await;
     assert_eq!(cluster.shard().in_sync, [id(2)].into(), "AsyncLossBounded");
     cluster.activate(1, id(2)).await;

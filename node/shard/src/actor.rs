@@ -335,8 +335,6 @@ impl Actor {
                 let last_term =
                     term_of(&copy.log, last, &copy.engine.commit_info()).map_err(|error| failed(&error))?;
                 copy.last.send_replace((last, last_term));
-                // Whatever was lost with the machine comes from the primary now.
-                copy.suspect.store(false, Ordering::Release);
             }
             None if batch.term > log_term => return Err(AppendRefusal::Expect(copy.log_state())),
             _ => {}
@@ -371,6 +369,10 @@ impl Actor {
             }
         }
         copy.follow_checkpoint(copy.log.written());
+        if copy.last.borrow().0 >= batch.primary_last {
+            // Whatever was lost with the machine came from the primary.
+            copy.trust();
+        }
         Ok(())
     }
 }

@@ -25,7 +25,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
 };
@@ -75,6 +75,10 @@ pub struct ShardCopy {
     pub(crate) waiting: Mutex<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) suspect: AtomicBool,
+    /// The log of a copy that is being built begins, or has begun.
+    pub(crate) begun: AtomicBool,
+    /// Held while the end of a recovery is written: the folder is not to be touched.
+    pub(crate) completing: Arc<tokio::sync::Mutex<()>>,
     mailbox: mpsc::Sender<Message>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pump: Mutex<Option<tokio::task::JoinHandle<()>>>,
@@ -162,6 +166,8 @@ impl ShardCopy {
             waiting: Mutex::default(),
             counters: Counters::default(),
             suspect: AtomicBool::new(suspect),
+            begun: AtomicBool::new(false),
+            completing: Arc::default(),
             mailbox,
             threads: Mutex::default(),
             pump: Mutex::default(),
@@ -307,14 +313,14 @@ impl ShardCopy {
             last,
             last_term,
             log_term: self.log.term(),
-            term: self.term.load(std::sync::atomic::Ordering::Acquire),
+            term: self.term.load(Ordering::Acquire),
             global_checkpoint: self.tracker.checkpoint(),
             positions: Positions {
                 written: self.log.written(),
                 persisted: self.log.persisted(),
             },
             visible: *self.visible.borrow(),
-            suspect: self.suspect.load(std::sync::atomic::Ordering::Acquire),
+            suspect: self.suspect.load(Ordering::Acquire),
         }
     }
 
@@ -354,7 +360,7 @@ impl ShardCopy {
     /// Admits writes to the primary of `term`: the cluster state holds that it has started, so that no copy of this shard can ever
     /// start from nothing again.
     pub fn admit(&self, term: u64) {
-        self.admitted.fetch_max(term, std::sync::atomic::Ordering::AcqRel);
+        self.admitted.fetch_max(term, Ordering::AcqRel);
     }
 
     /// Follows the primary of `term`; a primary of an older term stops being one.
@@ -389,6 +395,24 @@ impl ShardCopy {
         let gone = || CopyError::Unusable("the copy was closed".to_owned());
         self.mailbox.send(message(reply)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())
+    }
+
+    /// Whatever was lost with the machine is here again, or is nowhere. Blocks.
+    pub(crate) fn trust(&self) {
+        if !self.suspect.load(Ordering::Acquire) {
+            return;
+        }
+        self.suspect.store(false, Ordering::Release);
+        let record = CopyRecord::new(self.allocation, false, &self.node.kernel_boot_id, true);
+        if let Err(error) = record.write(self.node.fs.as_ref(), &self.dir) {
+            // The next opening suspects it once more: that costs a question to the other copies.
+            warn!(shard = %self.id, %error, "the record of a copy cannot be written");
+        }
+    }
+
+    /// What the copy waits for, for people; none once it does not.
+    pub fn note_waiting(&self, reason: Option<String>) {
+        *self.waiting.lock() = reason;
     }
 
     /// The copy cannot go on. The first reason stays.
@@ -441,6 +465,7 @@ impl ShardCopy {
         let panicked = joined
             .await
             .map_err(|error| CopyError::Unusable(error.to_string()))?;
+        drop(self.completing.lock().await);
         self.stop_pump.send_replace(true);
         let pump = self.pump.lock().take();
         if let Some(pump) = pump {
@@ -456,7 +481,7 @@ impl ShardCopy {
             return Ok(());
         }
         self.log.close().await?;
-        if usable {
+        if usable && !self.suspect.load(Ordering::Acquire) {
             let (node, dir, allocation) = (Arc::clone(&self.node), self.dir.clone(), self.allocation);
             let written = tokio::task::spawn_blocking(move || {
                 CopyRecord::new(allocation, true, &node.kernel_boot_id, true).write(node.fs.as_ref(), &dir)

@@ -10,7 +10,7 @@ use crate::{
 use segmentry_engine::Checkpoint;
 use segmentry_state::AllocationId;
 use segmentry_translog::{Error as LogError, Operation, Pin, Progress};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 use tokio::{sync::oneshot, time::Instant};
 
 impl ShardCopy {
@@ -140,20 +140,20 @@ impl ShardCopy {
         self.follow_checkpoint(self.log.written());
     }
 
-    /// True where an acknowledgement waits for this copy, or would.
-    pub fn is_awaited(&self, allocation: AllocationId) -> bool {
-        self.tracker.is_awaited(allocation)
+    /// True where operations were given a seq_no that the global checkpoint cannot reach before this copy moves.
+    pub fn holds_up(&self, allocation: AllocationId) -> bool {
+        self.last.borrow().0 > self.tracker.checkpoint() && self.tracker.holds_up(allocation)
+    }
+
+    /// Last operation that counts on a copy: the position that acknowledgements wait for.
+    pub fn counts_on(&self, allocation: AllocationId) -> Option<u64> {
+        self.tracker.counts_on(allocation)
     }
 
     /// True where a write of this very activation waits for its acknowledgement.
     pub fn write_waits(&self) -> bool {
         let (last, term) = *self.last.borrow();
         last > self.tracker.checkpoint() && self.role() == (Role::Primary { term })
-    }
-
-    /// True where operations were given a seq_no that the global checkpoint has not reached.
-    pub fn unacknowledged(&self) -> bool {
-        self.last.borrow().0 > self.tracker.checkpoint()
     }
 
     /// The settings ask for stable storage before an answer.
@@ -216,12 +216,17 @@ impl ShardCopy {
 
     /// Ends the recovery by files of a copy that is being built: the received checkpoint is installed and made durable, the log begins
     /// behind it, and the record says that the copy is complete. It follows the primary of `term` afterwards.
+    ///
+    /// A log begins once: an error, or a cancel, may leave a copy that is [half built](ShardCopy::half_built).
     pub async fn complete(self: &Arc<Self>, checkpoint: Checkpoint, term: u64) -> Result<(), CopyError> {
         let last = checkpoint.payload.max_seq_no;
         self.install(checkpoint).await?;
+        self.begun.store(true, Ordering::Release);
         self.ask(|reply| Message::Begin(term, last, reply)).await??;
+        let completing = Arc::clone(&self.completing).lock_owned().await;
         let copy = Arc::clone(self);
         blocking(move || {
+            let _completing = completing;
             copy.engine.flush()?;
             CopyRecord::new(copy.allocation, false, &copy.node.kernel_boot_id, true)
                 .write(copy.node.fs.as_ref(), &copy.dir)
@@ -236,6 +241,12 @@ impl ShardCopy {
             completed
         });
         Ok(())
+    }
+
+    /// True for a copy that is being built and whose log has begun, or may have: it cannot be completed from another checkpoint. Once
+    /// it is closed its folder holds a complete copy, or is to be built anew.
+    pub fn half_built(&self) -> bool {
+        self.role() == Role::Recovering && self.begun.load(Ordering::Acquire)
     }
 
     async fn command(

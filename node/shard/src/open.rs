@@ -6,7 +6,6 @@ use crate::{
 };
 use segmentry_engine::{CommitPayload, Engine, EngineConfig, EngineError};
 use segmentry_mapping::Limits;
-use segmentry_settings::Durability;
 use segmentry_state::{Index, ShardId};
 use segmentry_translog::{Config as LogConfig, Translog};
 use segmentry_vfs::create_dir_durably;
@@ -146,11 +145,15 @@ impl Parts {
         if let Some(torn) = &opened.torn {
             warn!(shard = %id, file = %torn.file.display(), offset = torn.offset, bytes = torn.bytes, reason = torn.reason, "translog had a torn tail, it was cut");
         }
-        // `AsyncLossBounded`: only the loss of the machine loses what the kernel had.
-        let suspect = !record.clean
-            && record.kernel_boot_id != node.kernel_boot_id
-            && index.settings.durability == Durability::Async;
-        CopyRecord::new(*allocation, false, &node.kernel_boot_id, true).write(fs, dir)?;
+        // `AsyncLossBounded`: only the loss of the machine loses what the kernel had. The durability of now says nothing of the writes then.
+        let suspect = !record.clean && record.kernel_boot_id != node.kernel_boot_id;
+        // It stays so, whatever happens to this process, until the copy holds what the others hold.
+        let kernel = if suspect {
+            &record.kernel_boot_id
+        } else {
+            &node.kernel_boot_id
+        };
+        CopyRecord::new(*allocation, false, kernel, true).write(fs, dir)?;
         Ok(Self {
             engine,
             log,

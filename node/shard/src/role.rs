@@ -79,15 +79,18 @@ impl Actor {
             goes_on
         });
         self.usable()?;
+        // What it does not hold is lost, or was asked for before.
+        copy.trust();
         info!(shard = %copy.id, term, ?last, "primary: admits writes");
         Ok(())
     }
 
-    /// What no searcher shows goes into the version map.
+    /// What no searcher shows goes into the version map. The commit may be ahead of the searcher: new fields in the index commit what
+    /// was indexed before them, and show it later.
     fn scan(&self) -> Result<(), CopyError> {
         let copy = &self.copy;
         copy.versions.lock().clear();
-        let mut next = copy.engine.commit_info().max_seq_no.map_or(0, |max| max + 1);
+        let mut next = copy.visible.borrow().map_or(0, |visible| visible + 1);
         let end = copy.last.borrow().0;
         while Some(next) <= end {
             let operations = copy.log.read_from(next, LOG_CHUNK)?;

@@ -38,6 +38,19 @@ impl Inner {
             .flatten()
     }
 
+    /// Last operation that, with all before it, counts on a copy with these positions.
+    fn counts(&self, positions: Positions) -> Option<u64> {
+        let Positions { written, persisted } = positions;
+        let unsynced = self.needs_sync.iter().find(|(_, end)| Some(*end) > persisted);
+        match unsynced {
+            Some((start, _)) => {
+                let first = persisted.map_or(*start, |persisted| (*start).max(persisted + 1));
+                written.min(first.checked_sub(1))
+            }
+            None => written,
+        }
+    }
+
     /// Last operation that counts on every awaited copy.
     fn reach(&mut self) -> Option<u64> {
         let (written, persisted) = (self.least(|p| p.written), self.least(|p| p.persisted));
@@ -214,13 +227,20 @@ impl Tracker {
             .collect()
     }
 
-    /// True where an acknowledgement waits for this copy, or will.
-    pub fn is_awaited(&self, allocation: AllocationId) -> bool {
-        self.inner
-            .lock()
+    /// Last operation that counts on a copy: the position that acknowledgements wait for.
+    pub fn counts_on(&self, allocation: AllocationId) -> Option<u64> {
+        let inner = self.inner.lock();
+        let positions = inner.copies.get(&allocation)?.positions;
+        inner.counts(positions)
+    }
+
+    /// True where the global checkpoint cannot move before this copy does.
+    pub fn holds_up(&self, allocation: AllocationId) -> bool {
+        let inner = self.inner.lock();
+        inner
             .copies
             .get(&allocation)
-            .is_some_and(|copy| copy.awaited)
+            .is_some_and(|copy| copy.awaited && inner.counts(copy.positions) <= self.checkpoint())
     }
 
     /// Positions of a copy.
@@ -280,6 +300,26 @@ mod tests {
         tracker.update(id(1), at(10, Some(9)));
         tracker.update(id(2), at(10, Some(9)));
         assert_eq!(tracker.checkpoint(), Some(10));
+    }
+
+    #[test]
+    fn only_the_copy_that_is_behind_holds_up_the_checkpoint() {
+        let tracker = Tracker::new(None);
+        tracker.activate(&[id(1), id(2), id(3)].into(), id(1), Positions::default(), None);
+        tracker.assigned(0, 4, true);
+        for copy in 1..=2 {
+            tracker.update(id(copy), at(4, Some(4)));
+        }
+        tracker.update(id(3), at(4, Some(1)));
+        assert_eq!(tracker.counts_on(id(2)), Some(4));
+        assert_eq!(
+            tracker.counts_on(id(3)),
+            Some(1),
+            "written does not count in request mode"
+        );
+        assert!(tracker.holds_up(id(3)));
+        assert!(!tracker.holds_up(id(2)));
+        assert!(!tracker.holds_up(id(9)), "nobody waits for it");
     }
 
     #[test]

@@ -169,8 +169,8 @@ pub struct LogState {
     pub positions: Positions,
     /// Last operation that its searcher shows.
     pub visible: Option<u64>,
-    /// Its last end was unclean, the machine has started anew since, and it had unsynced writes: acknowledged async writes
-    /// may be missing.
+    /// Its last end was unclean, and the machine has started anew since: acknowledged async writes may be missing. Until it has
+    /// caught up with a primary, or is one.
     pub suspect: bool,
 }
 
@@ -309,6 +309,22 @@ pub enum OpenError {
     /// The engine.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl OpenError {
+    /// True where the file system failed in a way that may go by itself: it says nothing about what lies in the folder.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => segmentry_vfs::is_transient(source.kind()),
+            Self::Log(error) => error.is_transient(),
+            Self::Engine(error) => error.is_transient(),
+            Self::NoCopy(_)
+            | Self::Incomplete(_)
+            | Self::Foreign { .. }
+            | Self::History { .. }
+            | Self::LogBehindCommit { .. } => false,
+        }
+    }
 }
 
 /// Why a copy did not do what it was asked for (reads, refresh, flush, roles).

@@ -10,10 +10,13 @@
 mod support;
 
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{AppendRefusal, Batch, OpenMode, Role, ShardCopy, TermStart, WriteKind};
+use segmentry_shard::{
+    AppendRefusal, Batch, OpenError, OpenMode, Role, ShardCopy, TermStart, WriteError, WriteKind,
+};
 use segmentry_translog::{Operation, OperationKind};
-use std::sync::Arc;
-use support::{Site, activate, id, op, source, write};
+use segmentry_vfs::{CrashFs, Faults};
+use std::{path::Path, sync::Arc};
+use support::{Site, activate, eventually, id, op, source, write};
 use tempfile::TempDir;
 
 fn operation(seq_no: u64, term: u64, doc: &str) -> Operation {
@@ -210,6 +213,148 @@ async fn a_replica_of_segment_logs_and_indexes_only_once_it_is_promoted() {
     );
     assert_eq!(copy.refresh().await.unwrap(), Some(9));
     copy.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_knows_what_is_committed_and_not_shown_yet() {
+    let dir = TempDir::new().unwrap();
+    let site = site(&dir);
+    let copy = site.open(id(1), OpenMode::Create).await;
+    copy.append_from_primary(batch(1, Some(keep(None)), vec![operation(0, 1, "a")], Some(0)))
+        .await
+        .unwrap();
+    let indexed = async || copy.stats().counters.index_total == 1;
+    eventually("it is indexed", indexed).await;
+    // A document with a new field: the index grows, and commits what it has on the way.
+    let update = segmentry_mapping::Mapping::update_from_json(
+        &serde_json::json!({"properties": {"tag": {"type": "keyword"}}}),
+    )
+    .unwrap();
+    site.mapping.set(site.mapping.now().merge(&update, 100).unwrap());
+    copy.apply_index(&site.index());
+    let grown = Operation {
+        mapping_version: site.mapping.now().version,
+        source: r#"{"of":1,"tag":"x"}"#.into(),
+        ..operation(1, 1, "b")
+    };
+    copy.append_from_primary(batch(1, None, vec![grown], Some(1)))
+        .await
+        .unwrap();
+    eventually("it is committed", async || {
+        copy.engine().commit_info().max_seq_no == Some(0)
+    })
+    .await;
+    assert_eq!(copy.log_state().visible, None, "no refresh yet");
+    activate(&copy, 2, &[id(1)]).await;
+    assert_eq!(source(&copy, "a").await.as_deref(), Some(r#"{"of":1}"#));
+    let again = write(&copy, op(WriteKind::Create, "a", r#"{"of":2}"#)).await;
+    assert!(
+        matches!(again, Err(WriteError::VersionConflict { .. })),
+        "{again:?}"
+    );
+    copy.close().await.unwrap();
+}
+
+/// As if the machine had started anew since the copy was used last.
+fn another_kernel(dir: &Path) {
+    let path = dir.join("copy.json");
+    let record = std::fs::read_to_string(&path).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    record["kernel_boot_id"] = "another".into();
+    std::fs::write(path, record.to_string()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_whose_machine_started_anew_is_suspect_until_it_has_caught_up() {
+    let dir = TempDir::new().unwrap();
+    let site = site(&dir);
+    let copy = replica(&site).await;
+    copy.abandon().await;
+    drop(copy);
+    another_kernel(&dir.path().join(id(1).to_string()));
+    // The index asks for `request` now: it may have been `async` when the last writes came.
+    for clean in [false, true] {
+        let copy = site.open(id(1), OpenMode::Existing).await;
+        assert!(copy.log_state().suspect);
+        if clean {
+            copy.close().await.unwrap();
+        } else {
+            copy.abandon().await;
+        }
+    }
+    let copy = site.open(id(1), OpenMode::Existing).await;
+    assert!(copy.log_state().suspect, "no end of the process makes it whole");
+    copy.append_from_primary(Batch {
+        primary_last: Some(12),
+        ..batch(2, Some(keep(Some(9))), vec![operation(10, 2, "d10")], Some(9))
+    })
+    .await
+    .unwrap();
+    assert!(copy.log_state().suspect, "the primary holds more");
+    copy.append_from_primary(batch(
+        2,
+        None,
+        vec![operation(11, 2, "d11"), operation(12, 2, "d12")],
+        Some(9),
+    ))
+    .await
+    .unwrap();
+    assert!(!copy.log_state().suspect);
+    copy.abandon().await;
+    drop(copy);
+    let copy = site.open(id(1), OpenMode::Existing).await;
+    assert!(!copy.log_state().suspect);
+    copy.close().await.unwrap();
+}
+
+/// Brings the files of a primary's checkpoint to a copy that is being built.
+fn bring(from: &ShardCopy, to: &ShardCopy) -> segmentry_engine::Checkpoint {
+    let pinned = from.engine().pin_checkpoint();
+    for file in to.engine().missing_files(pinned.checkpoint()) {
+        let mut bytes = vec![0; usize::try_from(file.len).unwrap()];
+        let source = pinned.open(&file.name).unwrap();
+        let mut at = 0;
+        while at < bytes.len() {
+            at += source.read_at(&mut bytes[at..], at as u64).unwrap();
+        }
+        let mut sink = to.engine().receive_file(file).unwrap();
+        sink.write(&bytes).unwrap();
+        sink.finish().unwrap();
+    }
+    pinned.checkpoint().clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_fails_after_its_log_has_begun_is_to_be_begun_anew() {
+    let fs = CrashFs::new();
+    let root = Path::new("/data");
+    let site = Site::on(root, Arc::new(fs.clone()), false, 64 << 20);
+    let primary = site.primary(id(1), OpenMode::Create, 1).await;
+    write(&primary, op(WriteKind::Index, "a", r#"{"of":1}"#))
+        .await
+        .unwrap();
+    primary.flush().await.unwrap();
+    let copy = site.open(id(2), OpenMode::Recover).await;
+    let checkpoint = bring(&primary, &copy);
+    // The first sync is that of the log's beginning.
+    fs.set_faults(Faults {
+        fail_sync: Some(fs.syncs() + 2),
+        ..Faults::default()
+    });
+    copy.complete(checkpoint, 1).await.unwrap_err();
+    assert!(copy.half_built(), "{:?}", copy.role());
+    fs.set_faults(Faults::default());
+    copy.abandon().await;
+    drop(copy);
+    let again = site.try_open(id(2), OpenMode::Existing).await;
+    assert!(matches!(again, Err(OpenError::Incomplete(_))), "{again:?}");
+    let copy = site.open(id(2), OpenMode::Recover).await;
+    assert!(!copy.half_built());
+    copy.complete(bring(&primary, &copy), 1).await.unwrap();
+    assert_eq!(copy.role(), Role::Replica { term: 1 });
+    for copy in [primary, copy] {
+        copy.close().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

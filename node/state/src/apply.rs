@@ -94,6 +94,11 @@ impl ClusterState {
                 allocation,
                 reason,
             } => self.copy_broken(shard, allocation, reason),
+            Change::CopyOpened {
+                shard,
+                allocation,
+                boot_id,
+            } => self.copy_opened(shard, allocation, boot_id),
             Change::RestartPrepared { epoch, record } => {
                 self.check_epoch(Some(epoch))?;
                 self.restart = Some(record);

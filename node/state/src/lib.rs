@@ -172,8 +172,8 @@ pub struct ShardCopy {
     pub allocation: AllocationId,
     /// Where.
     pub node: NodeId,
-    /// Set when its node reported that it cannot open it; kept until it is replaced, or until a new process start of its
-    /// node tries again. Never the reason to delete files.
+    /// Set when its node reported that it cannot open it; kept until it is replaced, opened after all (`CopyOpened`), or until a
+    /// new process start of its node tries again. Never the reason to delete files.
     #[serde(default)]
     pub broken: Option<String>,
 }
@@ -370,6 +370,16 @@ pub enum Change {
         allocation: AllocationId,
         /// Why, for people.
         reason: String,
+    },
+    /// A node has opened a copy: it is not broken (any more). Precondition: listed, on a node whose process is `boot_id`. A no-op where
+    /// nothing else was known.
+    CopyOpened {
+        /// Which.
+        shard: ShardId,
+        /// Which copy.
+        allocation: AllocationId,
+        /// The process that holds it open.
+        boot_id: BootId,
     },
     /// Record of a prepared restart. Precondition: epoch; none recorded for another target, or replaced.
     RestartPrepared {

@@ -259,6 +259,14 @@ impl Shard {
             .filter(|c| self.in_sync.contains(&c.allocation))
     }
 
+    /// True for an in-sync copy beside which no other one can be opened: without it the shard is lost.
+    pub fn is_last_hope(&self, allocation: AllocationId) -> bool {
+        self.is_in_sync(allocation)
+            && !self
+                .in_sync_copies()
+                .any(|c| c.allocation != allocation && c.broken.is_none())
+    }
+
     /// All copies but the primary's.
     pub fn replicas(&self) -> impl Iterator<Item = &ShardCopy> {
         self.copies.iter().filter(|c| self.primary != Some(c.allocation))

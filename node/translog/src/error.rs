@@ -96,6 +96,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// True where the file system failed in a way that may go by itself.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Io { kind, .. } if segmentry_vfs::is_transient(*kind))
+    }
+
     pub(crate) fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
         move |error| Self::Io {
             what,

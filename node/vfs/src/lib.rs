@@ -35,6 +35,21 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+/// True for an error that may go by itself, and says nothing about what lies on the disk: a full disk, a device that does not answer, no
+/// free file handle. False for what is missing, cut or unreadable.
+pub fn is_transient(error: io::ErrorKind) -> bool {
+    !matches!(
+        error,
+        io::ErrorKind::NotFound
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::AlreadyExists
+            | io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
 /// A file system. Errors are those of [`std::io`]: `NotFound`, `AlreadyExists`, `StorageFull` and so on.
 pub trait Vfs: Send + Sync + 'static {
     /// A new file for reading and writing; an existing one is truncated. Its directory must exist. The entry is durable

@@ -1,4 +1,4 @@
-//! The real file system, whose syncs can be made to fail.
+//! The real file system, whose syncs can be made to fail, or to hang.
 
 use segmentry_vfs::{RealFs, Vfs, VfsFile};
 use std::{
@@ -6,38 +6,60 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 #[derive(Clone, Default)]
 pub struct FaultyFs {
-    fail: Arc<AtomicBool>,
+    faults: Arc<Faults>,
+}
+
+#[derive(Default)]
+struct Faults {
+    fail: AtomicBool,
+    hang: AtomicBool,
+    failed: AtomicU64,
 }
 
 struct FaultyFile {
     inner: Box<dyn VfsFile>,
-    fail: Arc<AtomicBool>,
+    faults: Arc<Faults>,
 }
 
-fn check(fail: &AtomicBool) -> io::Result<()> {
-    if fail.load(Ordering::SeqCst) {
-        Err(io::Error::other("injected: the disk fails"))
-    } else {
+impl Faults {
+    fn check(&self) -> io::Result<()> {
+        while self.hang.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if self.fail.load(Ordering::SeqCst) {
+            self.failed.fetch_add(1, Ordering::SeqCst);
+            return Err(io::Error::other("injected: the disk fails"));
+        }
         Ok(())
     }
 }
 
 impl FaultyFs {
     pub fn fail_syncs(&self, fail: bool) {
-        self.fail.store(fail, Ordering::SeqCst);
+        self.faults.fail.store(fail, Ordering::SeqCst);
+    }
+
+    /// Syncs that were made to fail.
+    pub fn failed_syncs(&self) -> u64 {
+        self.faults.failed.load(Ordering::SeqCst)
+    }
+
+    /// Syncs that begin from now on do not return before this is taken back.
+    pub fn hang_syncs(&self, hang: bool) {
+        self.faults.hang.store(hang, Ordering::SeqCst);
     }
 
     fn file(&self, inner: Box<dyn VfsFile>) -> Box<dyn VfsFile> {
         Box::new(FaultyFile {
             inner,
-            fail: Arc::clone(&self.fail),
+            faults: Arc::clone(&self.faults),
         })
     }
 }
@@ -59,7 +81,7 @@ impl VfsFile for FaultyFile {
         self.inner.set_len(len)
     }
     fn sync(&self) -> io::Result<()> {
-        check(&self.fail)?;
+        self.faults.check()?;
         self.inner.sync()
     }
     fn path(&self) -> &Path {
@@ -105,7 +127,7 @@ impl Vfs for FaultyFs {
         RealFs.remove_dir_all(dir)
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        check(&self.fail)?;
+        self.faults.check()?;
         RealFs.sync_dir(dir)
     }
 }

@@ -71,7 +71,7 @@ fn member(number: usize, address: &str, boot: Uuid) -> Member {
 }
 
 impl Process {
-    fn start(number: usize, dir: &TempDir, meta: &Arc<MemoryMeta>) -> Self {
+    fn start(number: usize, dir: &TempDir, meta: &Arc<MemoryMeta>, disk: FaultyFs) -> Self {
         let identity = Identity {
             node_id: NodeId(number as u64),
             name: format!("n-{number}"),
@@ -82,7 +82,6 @@ impl Process {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let client = Client::new(identity.clone(), Handle::current()).unwrap();
-        let disk = FaultyFs::default();
         let replication = Replication::new(
             Arc::new(disk.clone()),
             dir.path().to_owned(),
@@ -135,7 +134,7 @@ impl Cluster {
         let processes: Vec<Option<Process>> = dirs
             .iter()
             .enumerate()
-            .map(|(number, dir)| Some(Process::start(number, dir, &meta)))
+            .map(|(number, dir)| Some(Process::start(number, dir, &meta, FaultyFs::default())))
             .collect();
         let mut members: Vec<Member> = processes
             .iter()
@@ -283,7 +282,11 @@ impl Cluster {
     }
 
     pub fn restart(&mut self, node: usize) {
-        let process = Process::start(node, &self.dirs[node], &self.meta);
+        self.restart_on(node, FaultyFs::default());
+    }
+
+    pub fn restart_on(&mut self, node: usize, disk: FaultyFs) {
+        let process = Process::start(node, &self.dirs[node], &self.meta, disk);
         self.meta
             .apply(Change::NodeJoined {
                 node: process.member.clone(),

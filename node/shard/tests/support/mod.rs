@@ -5,8 +5,8 @@ use futures::future::BoxFuture;
 use segmentry_mapping::Mapping;
 use segmentry_settings::index::IndexSettings;
 use segmentry_shard::{
-    Activation, Budget, GrowMapping, NodeResources, OpenMode, ShardConfig, ShardCopy, WriteError, WriteKind,
-    WriteOp, WriteResult,
+    Activation, Budget, GrowMapping, NodeResources, OpenError, OpenMode, ShardConfig, ShardCopy, WriteError,
+    WriteKind, WriteOp, WriteResult,
 };
 use segmentry_state::{AllocationId, Index, IndexUuid, NodeId, Shard, ShardCopy as Listed};
 use segmentry_vfs::{RealFs, Vfs};
@@ -121,6 +121,14 @@ impl Site {
     }
 
     pub async fn open(&self, allocation: AllocationId, mode: OpenMode) -> Arc<ShardCopy> {
+        self.try_open(allocation, mode).await.unwrap()
+    }
+
+    pub async fn try_open(
+        &self,
+        allocation: AllocationId,
+        mode: OpenMode,
+    ) -> Result<Arc<ShardCopy>, OpenError> {
         let config = ShardConfig {
             node: Arc::clone(&self.node),
             dir: self.root.join(allocation.to_string()),
@@ -130,7 +138,6 @@ impl Site {
         };
         tokio::task::spawn_blocking(move || ShardCopy::open(config, mode))
             .await
-            .unwrap()
             .unwrap()
     }
 

@@ -21,6 +21,7 @@ enum Step {
     Add(u128, u64, u64),
     Fail(u128, u64, u64),
     Broken(u128, u64),
+    Opened(u128, u64, u128),
     Mapping(u128, u64),
     Replicas(u128, u32),
 }
@@ -44,7 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (uuid.clone(), node.clone()).prop_map(|(u, n)| Step::Remove(u, n)),
         6 => (uuid.clone(), node.clone(), drift.clone()).prop_map(|(u, n, d)| Step::Add(u, n, d)),
         3 => (uuid.clone(), node.clone(), drift).prop_map(|(u, n, d)| Step::Fail(u, n, d)),
-        1 => (uuid.clone(), node).prop_map(|(u, n)| Step::Broken(u, n)),
+        1 => (uuid.clone(), node.clone()).prop_map(|(u, n)| Step::Broken(u, n)),
+        1 => (uuid.clone(), node, 1..40_u128).prop_map(|(u, n, b)| Step::Opened(u, n, b)),
         1 => (uuid.clone(), 0..4_u64).prop_map(|(u, v)| Step::Mapping(u, v)),
         1 => (uuid, 0..3_u32).prop_map(|(u, r)| Step::Replicas(u, r)),
     ]
@@ -136,6 +138,11 @@ fn change(state: &ClusterState, step: Step) -> Change {
             shard: shard_id(u),
             allocation: copy(u, n),
             reason: reason(),
+        },
+        Step::Opened(u, n, b) => Change::CopyOpened {
+            shard: shard_id(u),
+            allocation: copy(u, n),
+            boot_id: id(b),
         },
         Step::Mapping(u, v) => Change::PutMapping {
             index: id(u),

@@ -239,6 +239,33 @@ impl ClusterState {
         }
         Ok(())
     }
+
+    pub(super) fn copy_opened(
+        &mut self,
+        id: ShardId,
+        allocation: AllocationId,
+        boot_id: BootId,
+    ) -> Result<(), Refusal> {
+        let Some(copy) = self.shard_or_refuse(id)?.copy(allocation) else {
+            return Err(Refusal::Stale(format!(
+                "copy [{allocation}] of [{id}] is not listed"
+            )));
+        };
+        let node = copy.node;
+        if self.nodes.get(&node).is_none_or(|n| n.boot_id != Some(boot_id)) {
+            return Err(Refusal::Stale(format!(
+                "node [{node}] does not run process [{boot_id}]"
+            )));
+        }
+        if copy.broken.is_none() {
+            return Ok(());
+        }
+        let shard = self.shard_mut(id)?;
+        for copy in shard.copies.iter_mut().filter(|c| c.allocation == allocation) {
+            copy.broken = None;
+        }
+        Ok(())
+    }
 }
 
 fn check_term(id: ShardId, shard: &Shard, term: u64) -> Result<(), Refusal> {

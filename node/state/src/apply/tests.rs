@@ -368,6 +368,43 @@ fn a_copy_out_of_sync_or_broken_is_never_activated() {
 }
 
 #[test]
+fn a_broken_copy_that_was_opened_after_all_may_be_activated() {
+    let mut state = running();
+    let broken = |n: u64| Change::CopyBroken {
+        shard: S,
+        allocation: copy(n),
+        reason: "bad".into(),
+    };
+    for n in 1..=3 {
+        assert_eq!(state.shard(S).unwrap().is_last_hope(copy(3)), n == 3);
+        state.apply(broken(n)).unwrap();
+    }
+    let opened = |n: u64, boot: u128| Change::CopyOpened {
+        shard: S,
+        allocation: copy(n),
+        boot_id: id(boot),
+    };
+    refused(&state, opened(1, 99));
+    refused(&state, opened(9, 1));
+    state.apply(opened(1, 1)).unwrap();
+    assert!(state.shard(S).unwrap().is_last_hope(copy(1)));
+    state
+        .apply(Change::Activate {
+            shard: S,
+            term: 2,
+            allocation: copy(1),
+            boot_id: id(1),
+        })
+        .unwrap();
+    state.apply(opened(1, 1)).unwrap();
+    assert_eq!(
+        state.shard(S).unwrap().active,
+        Some(id(1)),
+        "nothing changes twice"
+    );
+}
+
+#[test]
 fn the_primary_and_the_last_in_sync_copy_never_leave() {
     let mut state = running();
     let fail = |n: u64| Change::FailCopy {
