@@ -29,6 +29,8 @@ use tracing::{error, info, warn};
 const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
 /// A complete copy that is not in sync yet asks again after this long.
 const READY_AGAIN: Duration = Duration::from_secs(2);
+/// How long a primary that starts waits to show what it inherited. Longer, and one silent copy would keep a shard red.
+const SHOW_INHERITED: Duration = Duration::from_secs(2);
 
 /// Why a keeper looks again.
 enum Look {
@@ -233,6 +235,16 @@ impl Keeper {
             self.primary = Some(primary);
         }
         if !shard.started {
+            match tokio::time::timeout(SHOW_INHERITED, copy.refresh()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => {
+                    warn!(shard = %self.shard, term, %error, "a primary could not show what it inherited");
+                    return Look::Again;
+                }
+                Err(_) => {
+                    info!(shard = %self.shard, term, "a primary starts before it shows all that it inherited: an in-sync copy has not answered, or there is much to index");
+                }
+            }
             let change = Change::PrimaryStarted {
                 shard: self.shard,
                 term,

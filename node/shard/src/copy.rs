@@ -75,6 +75,8 @@ pub struct ShardCopy {
     pub(crate) waiting: Mutex<Option<String>>,
     pub(crate) counters: Counters,
     pub(crate) suspect: AtomicBool,
+    /// Last operation of the log when it became primary: all up to it may have been acknowledged by an earlier primary.
+    pub(crate) inherited: Mutex<Option<u64>>,
     /// The log of a copy that is being built begins, or has begun.
     pub(crate) begun: AtomicBool,
     /// Held while the end of a recovery is written: the folder is not to be touched.
@@ -166,6 +168,7 @@ impl ShardCopy {
             waiting: Mutex::default(),
             counters: Counters::default(),
             suspect: AtomicBool::new(suspect),
+            inherited: Mutex::default(),
             begun: AtomicBool::new(false),
             completing: Arc::default(),
             mailbox,

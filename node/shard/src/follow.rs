@@ -198,8 +198,26 @@ impl ShardCopy {
 
     /// Shows everything that may be shown: for a primary or a copy that indexes, up to the global checkpoint that it knows. Answers the
     /// last operation that the searcher shows.
+    ///
+    /// A primary waits until its other in-sync copies have what it inherited, for an earlier primary may have acknowledged it. The
+    /// wait has no bound of its own.
     pub async fn refresh(&self) -> Result<Option<u64>, CopyError> {
+        self.inherited_is_safe().await;
         self.command(Command::Refresh).await
+    }
+
+    async fn inherited_is_safe(&self) {
+        let mut role = self.role.subscribe();
+        if !matches!(*role.borrow_and_update(), Role::Primary { .. }) {
+            return;
+        }
+        let inherited = *self.inherited.lock();
+        let mut checkpoint = self.tracker.watch();
+        // Both senders live as long as the copy.
+        tokio::select! {
+            _ = checkpoint.wait_for(|reached| *reached >= inherited) => {}
+            _ = role.wait_for(|role| !matches!(role, Role::Primary { .. })) => {}
+        }
     }
 
     /// Refreshes, and makes the commit durable; the log before it is trimmed.

@@ -61,6 +61,7 @@ impl Actor {
         copy.last.send_replace((last, last_term));
         copy.term.fetch_max(term, Ordering::AcqRel);
         self.scan()?;
+        *copy.inherited.lock() = last;
         copy.tail.lock().clear();
         let state = copy.log_state();
         let first = state.global_checkpoint.map_or(0, |checkpoint| checkpoint + 1);

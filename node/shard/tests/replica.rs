@@ -11,7 +11,7 @@ mod support;
 
 use segmentry_settings::ReplicationType;
 use segmentry_shard::{
-    AppendRefusal, Batch, OpenError, OpenMode, Role, ShardCopy, TermStart, WriteError, WriteKind,
+    AppendRefusal, Batch, OpenError, OpenMode, Positions, Role, ShardCopy, TermStart, WriteError, WriteKind,
 };
 use segmentry_translog::{Operation, OperationKind};
 use segmentry_vfs::{CrashFs, Faults};
@@ -212,6 +212,28 @@ async fn a_replica_of_segment_logs_and_indexes_only_once_it_is_promoted() {
         "what its log holds above the checkpoint stays"
     );
     assert_eq!(copy.refresh().await.unwrap(), Some(9));
+    copy.close().await.unwrap();
+}
+
+/// An earlier primary may have acknowledged all of it, so a refresh that leaves a part out would hide acknowledged writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_of_a_new_primary_waits_until_what_it_inherited_is_on_every_in_sync_copy() {
+    let dir = TempDir::new().unwrap();
+    let site = site(&dir);
+    let copy = replica(&site).await;
+    activate(&copy, 2, &[id(1), id(2)]).await;
+    let refresh = tokio::spawn({
+        let copy = Arc::clone(&copy);
+        async move { copy.refresh().await }
+    });
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert!(!refresh.is_finished(), "the other copy has not answered");
+    let all = Positions {
+        written: Some(9),
+        persisted: Some(9),
+    };
+    copy.replica_position(id(2), all);
+    assert_eq!(refresh.await.unwrap().unwrap(), Some(9));
     copy.close().await.unwrap();
 }
 
