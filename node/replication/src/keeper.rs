@@ -27,6 +27,8 @@ use tracing::{error, info, warn};
 
 /// Pauses between attempts of a keeper.
 const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
+/// Attempts of a recovery from one primary, after which the copy is reported as one that cannot be built here.
+const RECOVERY_ATTEMPTS: u32 = 8;
 /// A complete copy that is not in sync yet asks again after this long.
 const READY_AGAIN: Duration = Duration::from_secs(2);
 
@@ -57,6 +59,8 @@ pub(crate) struct Keeper {
     asks: Option<Instant>,
     pause: Duration,
     recovery_pause: Duration,
+    /// Recoveries from the present primary that failed.
+    recoveries_failed: u32,
 }
 
 /// A recovery that runs, and from whom.
@@ -81,6 +85,7 @@ impl Keeper {
             asks: None,
             pause: *AGAIN.start(),
             recovery_pause: Duration::ZERO,
+            recoveries_failed: 0,
         }
     }
 
@@ -188,6 +193,7 @@ impl Keeper {
         if shard.is_in_sync(allocation) {
             self.stop_recovery().await;
             self.recovery_pause = Duration::ZERO;
+            self.recoveries_failed = 0;
             return Look::Later;
         }
         self.recover(state, shard, &copy).await
@@ -263,10 +269,22 @@ impl Keeper {
         };
         let from = (shard.term, node.boot_id);
         if let Some(running) = self.recovery.take_if(|running| running.ended.is_cancelled()) {
+            let present = running.from == from;
             match running.task.await {
                 // The primary has it. It is asked again, should the copy not come to be in sync.
-                Ok(Ok(())) => self.recovery_pause = self.recovery_pause.max(READY_AGAIN),
+                Ok(Ok(())) => {
+                    self.recovery_pause = self.recovery_pause.max(READY_AGAIN);
+                    self.recoveries_failed = 0;
+                }
                 Ok(Err(error)) => {
+                    self.recoveries_failed += u32::from(present);
+                    if self.recoveries_failed >= RECOVERY_ATTEMPTS {
+                        // Another node may do better: the manager looks for one.
+                        self.recoveries_failed = 0;
+                        self.close(false).await;
+                        let reason = format!("it cannot be built here: {error}");
+                        return self.report_broken(copy.allocation(), reason).await;
+                    }
                     warn!(shard = %self.shard, allocation = %copy.allocation(), %error, "a recovery failed, it is tried again");
                     self.recovery_pause = (self.recovery_pause * 2).clamp(*AGAIN.start(), *AGAIN.end());
                 }
@@ -280,6 +298,7 @@ impl Keeper {
         if self.recovery.as_ref().is_some_and(|running| running.from != from) {
             self.stop_recovery().await;
             pause = Duration::ZERO;
+            self.recoveries_failed = 0;
         }
         if self.recovery.is_none() {
             if copy.half_built() {

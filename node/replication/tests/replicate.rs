@@ -586,6 +586,23 @@ async fn a_copy_that_was_reported_as_broken_is_taken_back_once_it_opens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_cannot_be_built_is_reported() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 0).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.copy(0).flush().await.unwrap();
+    cluster.process(1).disk.fail_paths(Some(".part"));
+    cluster.assign(1, id(2));
+    let broken = async || cluster.shard().copy(id(2)).and_then(|copy| copy.broken.clone());
+    eventually("it is reported", async || broken().await.is_some()).await;
+    let reason = broken().await.unwrap();
+    assert!(reason.contains("cannot be built"), "{reason}");
+    cluster.process(1).disk.fail_paths(None);
+    cluster.in_sync(2).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(3);
     cluster.create(ReplicationType::Document, 2).await;

@@ -118,7 +118,7 @@ impl Keeper {
         }
     }
 
-    async fn report_broken(&mut self, allocation: AllocationId, reason: String) -> Look {
+    pub(super) async fn report_broken(&mut self, allocation: AllocationId, reason: String) -> Look {
         let change = Change::CopyBroken {
             shard: self.shard,
             allocation,
