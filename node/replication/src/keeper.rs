@@ -14,16 +14,22 @@
 mod opening;
 mod suspect;
 
-use crate::{applier::Inner, primary::Primary, recovery, segments::Segments};
+use crate::{
+    applier::Inner,
+    primary::Primary,
+    protocol::{CALL_DEADLINE, STATE, Which, call},
+    recovery,
+    segments::Segments,
+};
 use segmentry_meta::ProposeError;
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{Activation, Role, ShardCopy};
+use segmentry_shard::{Activation, LogState, Role, ShardCopy};
 use segmentry_state::{AllocationId, BootId, Change, ClusterState, Shard, ShardId};
 use segmentry_wire::Peer;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Pauses between attempts of a keeper.
 const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
@@ -52,6 +58,8 @@ pub(crate) struct Keeper {
     primary: Option<Arc<Primary>>,
     segments: Option<Segments>,
     recovery: Option<Recovery>,
+    /// The copy was told the global checkpoint since it was opened.
+    told: bool,
     attempts: u32,
     /// The copy that was reported as broken, and when it was tried last.
     broken: Option<(AllocationId, Instant)>,
@@ -80,6 +88,7 @@ impl Keeper {
             primary: None,
             segments: None,
             recovery: None,
+            told: false,
             attempts: 0,
             broken: None,
             asks: None,
@@ -194,9 +203,51 @@ impl Keeper {
             self.stop_recovery().await;
             self.recovery_pause = Duration::ZERO;
             self.recoveries_failed = 0;
-            return Look::Later;
+            return self.learn_checkpoint(state, shard, &copy).await;
         }
         self.recover(state, shard, &copy).await
+    }
+
+    /// A copy that was opened again knows no global checkpoint above its commit, and its primary takes it to know what it was told
+    /// before: without a further write it would never show what its log holds.
+    async fn learn_checkpoint(
+        &mut self,
+        state: &Arc<ClusterState>,
+        shard: &Shard,
+        copy: &Arc<ShardCopy>,
+    ) -> Look {
+        let primary = state.primary_node(self.shard).filter(|_| shard.started);
+        let (Some(node), Some(allocation)) = (primary, shard.primary) else {
+            return Look::Later;
+        };
+        // A primary begins its term with the checkpoint.
+        if self.told || copy.log_state().log_term != shard.term {
+            return Look::Later;
+        }
+        let which = Which {
+            shard: self.shard,
+            allocation,
+        };
+        let answer: Result<Option<LogState>, _> = call(
+            &self.inner.client,
+            &Peer::process(node),
+            STATE,
+            &which,
+            CALL_DEADLINE,
+        )
+        .await;
+        match answer {
+            Ok(Some(primary)) => {
+                copy.learn_checkpoint(shard.term, primary.global_checkpoint);
+                self.told = true;
+                Look::Later
+            }
+            Ok(None) => Look::Again,
+            Err(error) => {
+                debug!(shard = %self.shard, %error, "the primary was not asked for its checkpoint");
+                Look::Again
+            }
+        }
     }
 
     // ---- primary ----

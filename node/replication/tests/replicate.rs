@@ -191,6 +191,24 @@ async fn a_replica_that_comes_back_continues_by_its_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_killed_replica_that_comes_back_shows_what_its_log_holds_without_a_further_write() {
+    for kind in BOTH {
+        let mut cluster = Cluster::start(2);
+        cluster.create(kind, 1).await;
+        fill(&cluster, 0, 0..10).await;
+        eventually("the primary has nothing to tell it", async || {
+            cluster.copy(1).log_state().global_checkpoint == Some(9)
+        })
+        .await;
+        cluster.kill(1).await;
+        cluster.restart(1);
+        is_open(&cluster, 1).await;
+        eventually("it shows all", async || cluster.count(1).await == 10).await;
+        cluster.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_nodes_stopped_and_started_again_copy_nothing() {
     for kind in BOTH {
         let mut cluster = Cluster::start(3);

@@ -69,6 +69,7 @@ impl Keeper {
             Ok(copy) => {
                 info!(shard = %self.shard, %allocation, index = index.name, state = ?copy.log_state(), "copy opened");
                 self.attempts = 0;
+                self.told = false;
                 self.inner.shards.put(Arc::clone(&copy));
                 self.copy = Some(copy);
                 Ok(())
