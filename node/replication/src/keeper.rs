@@ -60,7 +60,10 @@ pub(crate) struct Keeper {
     recovery: Option<Recovery>,
     /// The copy was told the global checkpoint since it was opened.
     told: bool,
+    /// Attempts to open the copy that failed.
     attempts: u32,
+    /// Failures of the copy after it was open.
+    failures: opening::Failures,
     /// The copy that was reported as broken, and when it was tried last.
     broken: Option<(AllocationId, Instant)>,
     /// Since when the reports of other copies are waited for, before an activation.
@@ -90,6 +93,7 @@ impl Keeper {
             recovery: None,
             told: false,
             attempts: 0,
+            failures: opening::Failures::default(),
             broken: None,
             asks: None,
             pause: *AGAIN.start(),

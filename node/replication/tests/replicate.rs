@@ -621,6 +621,30 @@ async fn a_replica_that_cannot_be_built_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_fails_after_each_opening_is_reported() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.process(1).disk.fail_paths(Some("/index"));
+    let broken = async || cluster.shard().copy(id(2)).unwrap().broken.clone();
+    let flushed = async || {
+        // It opens again and again, and its index fails with each flush.
+        if let Ok(copy) = cluster.process(1).replication.copy(SHARD) {
+            drop(copy.flush().await);
+        }
+        broken().await.is_some()
+    };
+    eventually("it is reported", flushed).await;
+    let reason = broken().await.unwrap();
+    assert!(
+        reason.contains("after each opening") && reason.contains("no file of its index is damaged"),
+        "{reason}"
+    );
+    cluster.process(1).disk.fail_paths(None);
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn three_nodes_killed_at_once_lose_nothing_that_was_acknowledged() {
     let mut cluster = Cluster::start(3);
     cluster.create(ReplicationType::Document, 2).await;
