@@ -199,13 +199,28 @@ fn least(
 /// The live node that a further copy of the shard is built on: one without a copy, `preferred` (where files of an earlier
 /// copy lie) if it is one of them, else the one with the fewest copies.
 pub fn next_replica(state: &ClusterState, id: ShardId, preferred: &[NodeId]) -> Option<NodeId> {
+    next_replica_avoiding(state, id, preferred, |_| 0)
+}
+
+/// The same, and above all a node where few copies of the shard have failed.
+pub fn next_replica_avoiding(
+    state: &ClusterState,
+    id: ShardId,
+    preferred: &[NodeId],
+    failures: impl Fn(NodeId) -> u32,
+) -> Option<NodeId> {
     let shard = state.shard(id)?;
-    let free = || state.alive().filter(|n| shard.copy_on(n.id).is_none());
-    if let Some(node) = free().find(|n| preferred.contains(&n.id)) {
-        return Some(node.id);
-    }
-    free()
-        .min_by_key(|n| (copies(state, id.index, n.id), n.name.clone()))
+    state
+        .alive()
+        .filter(|n| shard.copy_on(n.id).is_none())
+        .min_by_key(|n| {
+            (
+                failures(n.id),
+                !preferred.contains(&n.id),
+                copies(state, id.index, n.id),
+                n.name.clone(),
+            )
+        })
         .map(|n| n.id)
 }
 

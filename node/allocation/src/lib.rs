@@ -2,7 +2,7 @@
 //!
 //! - [`assign_new`]: the first assignment of a new index;
 //! - [`choose_primary`]: which copy takes over a shard that waits for an activation;
-//! - [`next_replica`]: where a missing replica is built;
+//! - [`next_replica`], [`next_replica_avoiding`]: where a missing replica is built;
 //! - [`surplus_replica`]: which replica goes where fewer are wanted;
 //! - [`explain`], [`explain_shard`], [`unsettled`]: why a copy, a shard or the cluster is not where it should be, for people.
 //!
@@ -14,7 +14,7 @@
 mod balance;
 mod explain;
 
-pub use balance::{NoNode, assign_new, next_replica, surplus_replica};
+pub use balance::{NoNode, assign_new, next_replica, next_replica_avoiding, surplus_replica};
 pub use explain::{explain, explain_shard, unsettled};
 
 use segmentry_state::{ClusterState, NodeId, Shard, ShardCopy, ShardId};

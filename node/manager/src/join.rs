@@ -8,8 +8,18 @@ use tracing::{info, warn};
 /// Between attempts, unless the state changes before.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// True where the state says what a join would make it say.
 fn recorded(state: &ClusterState, node: &Node) -> bool {
-    state.node(node.id) == Some(node)
+    let Some(known) = state.node(node.id) else {
+        return false;
+    };
+    // A node that does not know its volume leaves what is recorded of it.
+    let disk_id = node.disk_id.as_ref().or(known.disk_id.as_ref()).cloned();
+    *known
+        == Node {
+            disk_id,
+            ..node.clone()
+        }
 }
 
 /// Proposes `NodeJoined` until it is applied. Waits while the cluster is not formed, has no quorum, or does not count the

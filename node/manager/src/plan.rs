@@ -1,7 +1,9 @@
 //! What follows from the cluster state, the manager's memory and the time: a pure function.
 
-use segmentry_allocation::{Choice, choose_primary, next_replica, surplus_replica};
-use segmentry_state::{AllocationId, Change, ClusterState, Index, Node, NodeId, Shard, ShardCopy, ShardId};
+use segmentry_allocation::{Choice, choose_primary, next_replica, next_replica_avoiding, surplus_replica};
+use segmentry_state::{
+    AllocationId, BootId, Change, ClusterState, Index, Node, NodeId, Shard, ShardCopy, ShardId,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -38,9 +40,12 @@ pub struct Memory {
     away: BTreeMap<NodeId, Away>,
     /// Where copies of a shard were that are no longer listed.
     earlier: BTreeMap<ShardId, BTreeSet<NodeId>>,
-    listed: BTreeMap<ShardId, BTreeMap<AllocationId, NodeId>>,
+    /// Copies at the last look, with their node's process.
+    listed: BTreeMap<ShardId, BTreeMap<AllocationId, (NodeId, Option<BootId>)>>,
     activations: BTreeMap<ShardId, Attempts>,
     assignments: BTreeMap<(ShardId, NodeId), Attempts>,
+    /// How many copies of a shard have failed on a node that was alive, in this process of it.
+    failures: BTreeMap<(ShardId, NodeId), (BootId, u32)>,
     /// The last reason for which a shard waits, so that it is told once.
     waiting: BTreeMap<ShardId, String>,
 }
@@ -89,6 +94,7 @@ impl Memory {
             listed: BTreeMap::new(),
             activations: BTreeMap::new(),
             assignments: BTreeMap::new(),
+            failures: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
     }
@@ -102,16 +108,23 @@ impl Memory {
             self.away.entry(*id).or_insert(Away { since: now, seen });
         }
         let mut listed = BTreeMap::new();
-        for (id, _, shard) in state.shards() {
-            let now_listed: BTreeMap<_, _> = shard.copies.iter().map(|c| (c.allocation, c.node)).collect();
+        for (id, index, shard) in state.shards() {
+            let process = |n: NodeId| state.node(n).and_then(|n| n.boot_id);
+            let now_listed: BTreeMap<_, _> = shard
+                .copies
+                .iter()
+                .map(|c| (c.allocation, (c.node, process(c.node))))
+                .collect();
             if let Some(before) = self.listed.get(&id) {
-                let gone = before
-                    .iter()
-                    .filter(|(a, _)| !now_listed.contains_key(*a))
-                    .map(|(_, n)| *n);
-                let gone: Vec<_> = gone.collect();
-                if !gone.is_empty() {
-                    self.earlier.entry(id).or_default().extend(gone);
+                let gone = before.iter().filter(|(a, _)| !now_listed.contains_key(*a));
+                for (node, was) in gone.map(|(_, at)| *at) {
+                    self.earlier.entry(id).or_default().insert(node);
+                    // One that was wanted, and is missing now: the node cannot build it, or did not keep up.
+                    let failed = state.is_alive(node) && shard.copies.len() < wanted(index);
+                    if let Some(boot_id) = was.filter(|_| failed && process(node) == was) {
+                        let (_, count) = self.failures.entry((id, node)).or_insert((boot_id, 0));
+                        *count = count.saturating_add(1);
+                    }
                 }
             }
             if let Some(earlier) = self.earlier.get_mut(&id) {
@@ -126,6 +139,21 @@ impl Memory {
         self.activations.retain(|id, _| listed.contains_key(id));
         self.assignments.retain(|(id, _), _| listed.contains_key(id));
         self.waiting.retain(|id, _| listed.contains_key(id));
+        // Another process may do better, and a copy that came to be in sync has.
+        self.failures.retain(|(id, node), (boot_id, _)| {
+            let same =
+                state.is_alive(*node) && state.node(*node).is_some_and(|n| n.boot_id == Some(*boot_id));
+            let in_sync = |shard: &Shard| {
+                shard
+                    .copy_on(*node)
+                    .is_some_and(|c| shard.is_in_sync(c.allocation) && c.broken.is_none())
+            };
+            same && state.shard(*id).is_some_and(|shard| !in_sync(shard))
+        });
+    }
+
+    fn failures(&self, id: ShardId, node: NodeId) -> u32 {
+        self.failures.get(&(id, node)).map_or(0, |(_, count)| *count)
     }
 
     /// Until when a copy of the shard on a node that is away is waited for; none where it is not (any more).
@@ -311,9 +339,7 @@ fn keep_replicas(state: &ClusterState, memory: &mut Memory, now: Instant, which:
         return;
     }
     let delay = Duration::from_millis(index.settings.delayed_timeout_ms);
-    let wanted = usize::try_from(index.settings.number_of_replicas)
-        .unwrap_or(usize::MAX)
-        .saturating_add(1);
+    let wanted = wanted(index);
     let mut counted = 0;
     for copy in &shard.copies {
         if state.is_alive(copy.node) {
@@ -352,7 +378,8 @@ fn assign(
         .get(&id)
         .map(|n| n.iter().copied().collect())
         .unwrap_or_default();
-    let Some(node) = next_replica(state, id, &preferred) else {
+    let failures = |node| memory.failures(id, node);
+    let Some(node) = next_replica_avoiding(state, id, &preferred, failures) else {
         return;
     };
     if let Some(next) = memory
@@ -372,6 +399,13 @@ fn assign(
         allocation: uuid::Uuid::new_v4(),
         node,
     });
+}
+
+/// Copies that an index wants of each shard.
+fn wanted(index: &Index) -> usize {
+    usize::try_from(index.settings.number_of_replicas)
+        .unwrap_or(usize::MAX)
+        .saturating_add(1)
 }
 
 fn node_name(state: &ClusterState, id: NodeId) -> String {

@@ -429,6 +429,46 @@ fn a_broken_replica_is_failed_out_and_rebuilt() {
 }
 
 #[test]
+fn a_replica_that_a_node_cannot_build_is_built_on_another_one() {
+    let mut world = World::new(3);
+    let index = world.create(1, 1);
+    world.settle();
+    let id = ShardId { index, shard: 0 };
+    let first = world.shard(index).replicas().next().unwrap().clone();
+    let fail = |world: &mut World| {
+        let term = world.shard(index).term;
+        let allocation = world.shard(index).copy_on(first.node).unwrap().allocation;
+        world.apply(Change::FailCopy {
+            shard: id,
+            term,
+            allocation,
+            reason: "its disk hangs".into(),
+        });
+    };
+    fail(&mut world);
+    world.settle();
+    let moved = world.shard(index).replicas().next().unwrap().clone();
+    assert_ne!(moved.node, first.node);
+    // Where there is no other place, it is tried there again.
+    world.lose(moved.node);
+    world.settle();
+    world.now += 2 * MINUTE;
+    world.settle();
+    assert!(world.shard(index).copy_on(first.node).is_some());
+    // A new process of that node begins with a clean slate.
+    world.back(moved.node);
+    world.settle();
+    fail(&mut world);
+    world.back(first.node);
+    world.settle();
+    assert_eq!(
+        world.shard(index).replicas().map(|c| c.node).collect::<Vec<_>>(),
+        [first.node],
+        "its files are there"
+    );
+}
+
+#[test]
 fn a_broken_primary_makes_way_for_an_in_sync_copy() {
     let mut world = World::new(2);
     let index = world.create(1, 1);

@@ -313,6 +313,47 @@ async fn a_lost_process_that_lives_joins_again() {
 }
 
 #[tokio::test]
+async fn a_node_that_does_not_know_its_volume_joins_once() {
+    let world = World::new();
+    let unaware = world.meta.current().node(NodeId(2)).unwrap().clone();
+    // As the operator told it at initialisation.
+    let aware = Node {
+        disk_id: Some("pvc-2".into()),
+        ..unaware.clone()
+    };
+    world.meta.apply(Change::NodeJoined { node: aware }).unwrap();
+    let process = Node {
+        boot_id: Some(BootId::new_v4()),
+        ..unaware
+    };
+    let boot_id = process.boot_id;
+    world.processes.set(process.id, Ping::Alive(boot_id.unwrap()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let joined = tokio::spawn(keep_joined(
+        Arc::<MemoryMeta>::clone(&world.meta),
+        process.clone(),
+        async move {
+            let _ = stopped.await;
+        },
+    ));
+    let there = |s: &Arc<ClusterState>| s.node(process.id).is_some_and(|n| n.boot_id == boot_id);
+    world.until("it joins", there).await;
+    let joins = || {
+        let proposed = world.meta.proposed();
+        let of = |change: &&Change| matches!(change, Change::NodeJoined { node } if node.boot_id == boot_id);
+        proposed.iter().filter(of).count()
+    };
+    // Where it goes on joining, it does so at once.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(joins(), 1);
+    let known = world.meta.current().node(process.id).unwrap().clone();
+    assert_eq!(known.disk_id.as_deref(), Some("pvc-2"));
+    drop(stop);
+    joined.await.unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_node_that_is_not_a_member_waits_until_it_is() {
     let meta = Arc::new(MemoryMeta::new(ClusterState::default(), ME));
     let me = node(1);

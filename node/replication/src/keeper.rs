@@ -14,19 +14,27 @@
 mod opening;
 mod suspect;
 
-use crate::{applier::Inner, primary::Primary, recovery, segments::Segments};
+use crate::{
+    applier::Inner,
+    primary::Primary,
+    protocol::{CALL_DEADLINE, STATE, Which, call},
+    recovery,
+    segments::Segments,
+};
 use segmentry_meta::ProposeError;
 use segmentry_settings::ReplicationType;
-use segmentry_shard::{Activation, Role, ShardCopy};
+use segmentry_shard::{Activation, LogState, Role, ShardCopy};
 use segmentry_state::{AllocationId, BootId, Change, ClusterState, Shard, ShardId};
 use segmentry_wire::Peer;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// Pauses between attempts of a keeper.
 const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(5);
+/// Attempts of a recovery from one primary, after which the copy is reported as one that cannot be built here.
+const RECOVERY_ATTEMPTS: u32 = 8;
 /// A complete copy that is not in sync yet asks again after this long.
 const READY_AGAIN: Duration = Duration::from_secs(2);
 /// How long a primary that starts waits to show what it inherited. Longer, and one silent copy would keep a shard red.
@@ -52,13 +60,20 @@ pub(crate) struct Keeper {
     primary: Option<Arc<Primary>>,
     segments: Option<Segments>,
     recovery: Option<Recovery>,
+    /// The copy was told the global checkpoint since it was opened.
+    told: bool,
+    /// Attempts to open the copy that failed.
     attempts: u32,
+    /// Failures of the copy after it was open.
+    failures: opening::Failures,
     /// The copy that was reported as broken, and when it was tried last.
     broken: Option<(AllocationId, Instant)>,
     /// Since when the reports of other copies are waited for, before an activation.
     asks: Option<Instant>,
     pause: Duration,
     recovery_pause: Duration,
+    /// Recoveries from the present primary that failed.
+    recoveries_failed: u32,
 }
 
 /// A recovery that runs, and from whom.
@@ -78,11 +93,14 @@ impl Keeper {
             primary: None,
             segments: None,
             recovery: None,
+            told: false,
             attempts: 0,
+            failures: opening::Failures::default(),
             broken: None,
             asks: None,
             pause: *AGAIN.start(),
             recovery_pause: Duration::ZERO,
+            recoveries_failed: 0,
         }
     }
 
@@ -190,9 +208,52 @@ impl Keeper {
         if shard.is_in_sync(allocation) {
             self.stop_recovery().await;
             self.recovery_pause = Duration::ZERO;
-            return Look::Later;
+            self.recoveries_failed = 0;
+            return self.learn_checkpoint(state, shard, &copy).await;
         }
         self.recover(state, shard, &copy).await
+    }
+
+    /// A copy that was opened again knows no global checkpoint above its commit, and its primary takes it to know what it was told
+    /// before: without a further write it would never show what its log holds.
+    async fn learn_checkpoint(
+        &mut self,
+        state: &Arc<ClusterState>,
+        shard: &Shard,
+        copy: &Arc<ShardCopy>,
+    ) -> Look {
+        let primary = state.primary_node(self.shard).filter(|_| shard.started);
+        let (Some(node), Some(allocation)) = (primary, shard.primary) else {
+            return Look::Later;
+        };
+        // A primary begins its term with the checkpoint.
+        if self.told || copy.log_state().log_term != shard.term {
+            return Look::Later;
+        }
+        let which = Which {
+            shard: self.shard,
+            allocation,
+        };
+        let answer: Result<Option<LogState>, _> = call(
+            &self.inner.client,
+            &Peer::process(node),
+            STATE,
+            &which,
+            CALL_DEADLINE,
+        )
+        .await;
+        match answer {
+            Ok(Some(primary)) => {
+                copy.learn_checkpoint(shard.term, primary.global_checkpoint);
+                self.told = true;
+                Look::Later
+            }
+            Ok(None) => Look::Again,
+            Err(error) => {
+                debug!(shard = %self.shard, %error, "the primary was not asked for its checkpoint");
+                Look::Again
+            }
+        }
     }
 
     // ---- primary ----
@@ -275,10 +336,22 @@ impl Keeper {
         };
         let from = (shard.term, node.boot_id);
         if let Some(running) = self.recovery.take_if(|running| running.ended.is_cancelled()) {
+            let present = running.from == from;
             match running.task.await {
                 // The primary has it. It is asked again, should the copy not come to be in sync.
-                Ok(Ok(())) => self.recovery_pause = self.recovery_pause.max(READY_AGAIN),
+                Ok(Ok(())) => {
+                    self.recovery_pause = self.recovery_pause.max(READY_AGAIN);
+                    self.recoveries_failed = 0;
+                }
                 Ok(Err(error)) => {
+                    self.recoveries_failed += u32::from(present);
+                    if self.recoveries_failed >= RECOVERY_ATTEMPTS {
+                        // Another node may do better: the manager looks for one.
+                        self.recoveries_failed = 0;
+                        self.close(false).await;
+                        let reason = format!("it cannot be built here: {error}");
+                        return self.report_broken(copy.allocation(), reason).await;
+                    }
                     warn!(shard = %self.shard, allocation = %copy.allocation(), %error, "a recovery failed, it is tried again");
                     self.recovery_pause = (self.recovery_pause * 2).clamp(*AGAIN.start(), *AGAIN.end());
                 }
@@ -292,6 +365,7 @@ impl Keeper {
         if self.recovery.as_ref().is_some_and(|running| running.from != from) {
             self.stop_recovery().await;
             pause = Duration::ZERO;
+            self.recoveries_failed = 0;
         }
         if self.recovery.is_none() {
             if copy.half_built() {

@@ -191,6 +191,24 @@ async fn a_replica_that_comes_back_continues_by_its_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_killed_replica_that_comes_back_shows_what_its_log_holds_without_a_further_write() {
+    for kind in BOTH {
+        let mut cluster = Cluster::start(2);
+        cluster.create(kind, 1).await;
+        fill(&cluster, 0, 0..10).await;
+        eventually("the primary has nothing to tell it", async || {
+            cluster.copy(1).log_state().global_checkpoint == Some(9)
+        })
+        .await;
+        cluster.kill(1).await;
+        cluster.restart(1);
+        is_open(&cluster, 1).await;
+        eventually("it shows all", async || cluster.count(1).await == 10).await;
+        cluster.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_nodes_stopped_and_started_again_copy_nothing() {
     for kind in BOTH {
         let mut cluster = Cluster::start(3);
@@ -582,6 +600,47 @@ async fn a_copy_that_was_reported_as_broken_is_taken_back_once_it_opens() {
     fill(&cluster, 0, 10..20).await;
     assert_eq!(cluster.shard().in_sync.len(), 2);
     cluster.assert_same_logs(0, 1, 0).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_cannot_be_built_is_reported() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 0).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.copy(0).flush().await.unwrap();
+    cluster.process(1).disk.fail_paths(Some(".part"));
+    cluster.assign(1, id(2));
+    let broken = async || cluster.shard().copy(id(2)).and_then(|copy| copy.broken.clone());
+    eventually("it is reported", async || broken().await.is_some()).await;
+    let reason = broken().await.unwrap();
+    assert!(reason.contains("cannot be built"), "{reason}");
+    cluster.process(1).disk.fail_paths(None);
+    cluster.in_sync(2).await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_fails_after_each_opening_is_reported() {
+    let cluster = Cluster::start(2);
+    cluster.create(ReplicationType::Document, 1).await;
+    fill(&cluster, 0, 0..10).await;
+    cluster.process(1).disk.fail_paths(Some("/index"));
+    let broken = async || cluster.shard().copy(id(2)).unwrap().broken.clone();
+    let flushed = async || {
+        // It opens again and again, and its index fails with each flush.
+        if let Ok(copy) = cluster.process(1).replication.copy(SHARD) {
+            drop(copy.flush().await);
+        }
+        broken().await.is_some()
+    };
+    eventually("it is reported", flushed).await;
+    let reason = broken().await.unwrap();
+    assert!(
+        reason.contains("after each opening") && reason.contains("no file of its index is damaged"),
+        "{reason}"
+    );
+    cluster.process(1).disk.fail_paths(None);
     cluster.end().await;
 }
 

@@ -15,8 +15,40 @@ use tracing::{error, info, warn};
 
 /// Attempts to open a copy, after which it is reported as broken.
 const OPEN_ATTEMPTS: u32 = 3;
+/// Failures of a copy that opens again, after which it is reported as broken.
+const FAILURES: u32 = 3;
+/// Failures that are further apart have nothing to do with each other.
+const CALM: Duration = Duration::from_secs(600);
 /// A copy that was reported as broken is tried again after this long.
 const BROKEN_AGAIN: Duration = Duration::from_secs(10);
+
+/// Failures of an open copy that follow each other.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    count: u32,
+    last: Option<Instant>,
+    /// How far its commit had come at the last one.
+    commit: Option<u64>,
+}
+
+impl Failures {
+    /// Counts one. A commit that has come further begins anew: each document that kills the index writer costs two failures, and then
+    /// the copy goes on behind it.
+    fn count(&mut self, commit: Option<u64>, now: Instant) -> u32 {
+        let follows = self.last.is_some_and(|last| now.duration_since(last) < CALM);
+        let count = if follows && commit <= self.commit {
+            self.count.saturating_add(1)
+        } else {
+            1
+        };
+        *self = Self {
+            count,
+            last: Some(now),
+            commit: commit.max(self.commit),
+        };
+        count
+    }
+}
 
 impl Keeper {
     pub(super) fn failed(&self) -> Option<CopyFailure> {
@@ -69,6 +101,7 @@ impl Keeper {
             Ok(copy) => {
                 info!(shard = %self.shard, %allocation, index = index.name, state = ?copy.log_state(), "copy opened");
                 self.attempts = 0;
+                self.told = false;
                 self.inner.shards.put(Arc::clone(&copy));
                 self.copy = Some(copy);
                 Ok(())
@@ -118,7 +151,7 @@ impl Keeper {
         }
     }
 
-    async fn report_broken(&mut self, allocation: AllocationId, reason: String) -> Look {
+    pub(super) async fn report_broken(&mut self, allocation: AllocationId, reason: String) -> Look {
         let change = Change::CopyBroken {
             shard: self.shard,
             allocation,
@@ -161,13 +194,58 @@ impl Keeper {
             self.close(false).await;
             return Look::Again;
         }
-        self.close(false).await;
-        self.attempts += 1;
+        let commit = self
+            .copy
+            .as_ref()
+            .and_then(|copy| copy.engine().commit_info().max_seq_no);
+        let often = self.failures.count(commit, Instant::now()) > FAILURES;
         // What a failed log holds on the disk is not known: a copy that another one can stand in for is not trusted with it.
-        let over = matches!(failure, CopyFailure::Log(_)) || self.attempts > OPEN_ATTEMPTS;
-        if over && !shard.is_last_hope(allocation) {
-            return self.report_broken(allocation, failure.to_string()).await;
+        let over = often || matches!(failure, CopyFailure::Log(_));
+        if !over {
+            self.close(false).await;
+            return Look::Again;
         }
-        Look::Again
+        if shard.is_last_hope(allocation) {
+            self.close(false).await;
+            return Look::After(BROKEN_AGAIN);
+        }
+        let mut reason = failure.to_string();
+        if often {
+            reason = format!("it fails after each opening: {reason}; {}", self.verified().await);
+        }
+        self.close(false).await;
+        self.failures = Failures::default();
+        self.report_broken(allocation, reason).await
+    }
+
+    /// What the files of the failed copy's index say, for people.
+    async fn verified(&self) -> String {
+        let Some(copy) = self.copy.clone() else {
+            return "its files were not looked at".to_owned();
+        };
+        match tokio::task::spawn_blocking(move || copy.engine().verify()).await {
+            Ok(Ok(damaged)) if damaged.is_empty() => "no file of its index is damaged".to_owned(),
+            Ok(Ok(damaged)) => format!("damaged files of its index: {}", damaged.join(", ")),
+            Ok(Err(error)) => format!("the files of its index cannot be read: {error}"),
+            Err(error) => format!("the files of its index were not looked at: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_count_while_the_commit_stands_still_and_they_are_close() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut failures = Failures::default();
+        assert_eq!(failures.count(Some(5), at(0)), 1);
+        assert_eq!(failures.count(Some(5), at(1)), 2);
+        assert_eq!(failures.count(Some(3), at(2)), 3, "a soft commit was lost");
+        assert_eq!(failures.count(Some(6), at(3)), 1, "it went on");
+        assert_eq!(failures.count(Some(6), at(4)), 2);
+        assert_eq!(failures.count(Some(6), at(1000)), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::{
     io,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -21,6 +21,8 @@ struct Faults {
     fail: AtomicBool,
     hang: AtomicBool,
     failed: AtomicU64,
+    /// Creations and syncs of paths that contain this fail.
+    paths: Mutex<Option<&'static str>>,
 }
 
 struct FaultyFile {
@@ -29,7 +31,7 @@ struct FaultyFile {
 }
 
 impl Faults {
-    fn check(&self) -> io::Result<()> {
+    fn check(&self, path: &Path) -> io::Result<()> {
         while self.hang.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -37,7 +39,16 @@ impl Faults {
             self.failed.fetch_add(1, Ordering::SeqCst);
             return Err(io::Error::other("injected: the disk fails"));
         }
-        Ok(())
+        self.check_path(path)
+    }
+
+    fn check_path(&self, path: &Path) -> io::Result<()> {
+        match *self.paths.lock().unwrap() {
+            Some(part) if path.to_string_lossy().contains(part) => {
+                Err(io::Error::other("injected: this part of the disk fails"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -49,6 +60,11 @@ impl FaultyFs {
     /// Syncs that were made to fail.
     pub fn failed_syncs(&self) -> u64 {
         self.faults.failed.load(Ordering::SeqCst)
+    }
+
+    /// Creations and syncs of paths that contain `part` fail.
+    pub fn fail_paths(&self, part: Option<&'static str>) {
+        *self.faults.paths.lock().unwrap() = part;
     }
 
     /// Syncs that begin from now on do not return before this is taken back.
@@ -81,7 +97,7 @@ impl VfsFile for FaultyFile {
         self.inner.set_len(len)
     }
     fn sync(&self) -> io::Result<()> {
-        self.faults.check()?;
+        self.faults.check(self.inner.path())?;
         self.inner.sync()
     }
     fn path(&self) -> &Path {
@@ -91,6 +107,7 @@ impl VfsFile for FaultyFile {
 
 impl Vfs for FaultyFs {
     fn create(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
+        self.faults.check_path(path)?;
         RealFs.create(path).map(|file| self.file(file))
     }
     fn open(&self, path: &Path) -> io::Result<Box<dyn VfsFile>> {
@@ -127,7 +144,7 @@ impl Vfs for FaultyFs {
         RealFs.remove_dir_all(dir)
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.faults.check()?;
+        self.faults.check(dir)?;
         RealFs.sync_dir(dir)
     }
 }
