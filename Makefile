@@ -33,7 +33,7 @@ fmt: ## Format all sources
 
 lint: ## Check formatting and lints; any warning is an error
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(PROFILE) --workspace --all-targets -- -D warnings
+	$(CARGO) clippy $(PROFILE) --workspace --lib --bins --tests --test operator --test e2e -- -D warnings
 
 test: unit operator ## All tests but e2e
 

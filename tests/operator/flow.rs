@@ -91,6 +91,7 @@ impl Flow {
         let operator = bed.namespace(&format!("{prefix}-operator")).await.unwrap();
         let chart = repository().join("charts/segmentry");
         let faults = bed.folder().join(format!("{}.faults", operator.name));
+        let points = format!("extraEnv[0].value={}", faults.display());
         let watch = format!("watchNamespaces={{{}}}", scope.name);
         let mut args = vec![
             "install",
@@ -105,7 +106,7 @@ impl Flow {
             "image.tag=one",
             "log.level=info\\,segmentry=debug",
             "extraEnv[0].name=SEGMENTRY_FAULTS",
-            &format!("extraEnv[0].value={}", faults.display()),
+            &points,
             &watch,
         ] {
             args.extend(["--set", setting]);
@@ -407,8 +408,8 @@ impl Flow {
                 .lines()
                 .filter(|line| line.contains("files of the primary are here"))
             {
-                let bytes = line.split(" bytes=").nth(1).expect("bytes").split(' ').next();
-                sum += bytes.expect("a number").parse::<u64>().expect("a number");
+                let line: Value = serde_json::from_str(line).expect("a log line is JSON");
+                sum += line["fields"]["bytes"].as_u64().expect("bytes");
             }
         }
         sum
